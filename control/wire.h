@@ -1,0 +1,173 @@
+/* The messages of the control plane (design 6): one ZeroMQ frame each, a header and a fixed body.
+ *
+ * Little-endian, fixed-width, no pointers; sizes are asserted in wire.c. wire_check refuses a frame whose
+ * magic, version, type or length is not exactly right: it is logged and dropped, never trusted. Text
+ * fields are NUL-terminated within their size after wire_check. Variable text follows the fixed body in
+ * the few types that say so. Any process.
+ */
+#ifndef SLUICE_CONTROL_WIRE_H
+#define SLUICE_CONTROL_WIRE_H
+
+#include "control/plan.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 1 };
+enum { WIRE_MAX_BYTES = 1 << 20, WIRE_TOKEN = 33, WIRE_TEXT = 512, WIRE_RANKS = 64 };
+
+typedef enum {
+    WIRE_HELLO = 1,  /* worker -> coordinator */
+    WIRE_WELCOME,    /* coordinator -> worker; args.yaml text follows */
+    WIRE_EPOCH,      /* coordinator -> workers, ahead of time */
+    WIRE_EPOCH_ACK,  /* worker -> coordinator */
+    WIRE_READY,      /* trainer -> coordinator: model built, memory held, first batch awaited */
+    WIRE_PROGRESS,   /* trainer -> coordinator, a few a second at most */
+    WIRE_EPOCH_END,  /* rank 0 -> coordinator: losses and metrics of an epoch (-> scribe: csv row) */
+    WIRE_SNAPSHOT,   /* rank 0 -> coordinator -> scribe: a file image is complete in snapshot memory */
+    WIRE_SAVED,      /* scribe -> coordinator -> rank 0: written or not; the image's slot is free */
+    WIRE_BAD_SAMPLE, /* loader -> coordinator */
+    WIRE_LEDGER,     /* coordinator -> loaders: a substitution */
+    WIRE_EVENT,      /* anyone -> coordinator -> scribe: one JSON line for events.jsonl follows */
+    WIRE_STOP,       /* coordinator -> workers */
+    WIRE_BYE,        /* worker -> coordinator: leaving in good order, or why not */
+    WIRE_COMMAND,    /* sluice status / stop / scale -> coordinator */
+    WIRE_REPLY,      /* coordinator -> command; JSON text follows */
+    WIRE_CSV,        /* coordinator -> scribe: one results.csv row follows */
+    WIRE_TYPES
+} wire_type_t;
+
+typedef struct {
+    uint32_t magic;
+    uint16_t version, type; /* wire_type_t */
+    uint32_t bytes;         /* of the whole frame */
+    uint32_t pad;
+} wire_header_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t kind; /* board_kind_t */
+    uint32_t index, incarnation, pid;
+    char token[WIRE_TOKEN], build[63];
+} wire_hello_t;
+
+/* Descriptor numbers are those inherited through exec; -1 where the process has none. */
+typedef struct {
+    wire_header_t head;
+    plan_t plan;
+    uint64_t list_digest;
+    int32_t board_fd, catalog_fd, collective_fd, snapshot_fd;
+    int32_t ring_fd[WIRE_RANKS]; /* a trainer: only its own is >= 0 */
+    uint32_t board_page;         /* this process's page */
+    uint32_t threads;            /* this process's share of the CPU quota */
+    uint32_t workers;            /* loaders of the run */
+    uint32_t devices;            /* as ranks */
+    int32_t device;              /* a trainer's: DEVICE_CPU or CUDA ordinal */
+    char run_dir[4096];          /* absolute; "" for digest */
+    uint32_t yaml_bytes;         /* args.yaml text behind this struct */
+    uint32_t pad;
+} wire_welcome_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t epoch, mosaic, imgsz, ranks, batch, train_steps, val_steps, pad;
+    uint64_t seed, list_digest, agreement; /* wire_agreement of the fields above */
+} wire_epoch_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t epoch, pad;
+    uint64_t agreement; /* computed by the worker from its own plan and catalog */
+} wire_epoch_ack_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t rank, phase; /* plan_phase_t */
+    uint32_t epoch, step, steps, instances;
+    float items[3]; /* box, cls, dfl: running means of the epoch */
+    float lr[3];
+    double images_per_s, wait_share; /* share of the time waited for data */
+    uint64_t memory_bytes;
+} wire_progress_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t epoch, validated;
+    float train_items[3], val_items[3], lr[3];
+    float precision, recall, map50, map;
+    double seconds; /* since training start */
+    float fitness, best_fitness;
+    uint32_t is_best, early_stop, images, instances;
+} wire_epoch_end_t;
+
+/* A file image in snapshot memory: the scribe writes it under run_dir, whole or not at all. */
+typedef struct {
+    wire_header_t head;
+    uint32_t epoch, slot;
+    uint64_t offset, length, checksum;
+    char path[256]; /* relative to the run directory: "weights/last.safetensors" */
+    char copy_to[256]; /* the same bytes under another name too ("weights/best.safetensors"), or "" */
+} wire_snapshot_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t epoch, slot;
+    int32_t status; /* 0 or a negative ERR_ */
+    uint32_t pad;
+    char path[256], text[WIRE_TEXT];
+} wire_saved_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t split, sample; /* catalog */
+    uint32_t phase, epoch;
+    uint64_t position; /* of the cell that met it */
+    uint32_t loader, pad;
+    char reason[WIRE_TEXT];
+} wire_bad_sample_t;
+
+/* Ledger entry: from now on `sample` of `split` is read as `substitute`. */
+typedef struct {
+    wire_header_t head;
+    uint32_t split, sample, substitute, number; /* number: 1, 2, ... */
+    uint32_t from_epoch, pad;
+    uint64_t from_position;
+} wire_ledger_t;
+
+typedef enum { WIRE_STOP_DONE = 0, WIRE_STOP_USER, WIRE_STOP_ERROR } wire_stop_why_t;
+typedef struct {
+    wire_header_t head;
+    uint32_t why; /* wire_stop_why_t; USER: finish the step, checkpoint, leave */
+    uint32_t deadline_ms;
+} wire_stop_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t kind, index, incarnation;
+    int32_t status; /* 0 or a negative ERR_ */
+    char text[WIRE_TEXT];
+} wire_bye_t;
+
+typedef enum { WIRE_CMD_STATUS = 1, WIRE_CMD_STOP, WIRE_CMD_SCALE, WIRE_CMD_CHECKPOINT } wire_cmd_t;
+typedef struct {
+    wire_header_t head;
+    uint32_t command, argument;
+    char token[WIRE_TOKEN], pad[31];
+} wire_command_t;
+
+/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV; text follows in the last three. */
+typedef struct {
+    wire_header_t head;
+} wire_plain_t;
+
+/* Fills the header for a frame of `bytes` (fixed body plus text). */
+void wire_begin(void *frame, wire_type_t type, size_t bytes);
+/* Smallest frame of a type, 0 for an unknown type. */
+size_t wire_body_bytes(uint32_t type);
+/* 0 if the frame can be trusted to have its type's layout; terminates the fixed text fields. */
+int wire_check(void *frame, size_t bytes);
+const char *wire_type_name(uint32_t type);
+/* What all must agree on for an epoch: a hash of (epoch, seed, list digest, ranks, batch, imgsz, mosaic). */
+uint64_t wire_agreement(const plan_t *plan, uint32_t epoch, uint64_t list_digest);
+
+#endif
