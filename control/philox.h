@@ -1,7 +1,9 @@
-/* The counter-based generator behind every random draw (design 4): Philox4x32-10 (Salmon et al., 2011).
+/* The counter-based generator behind every random draw (design 4): Philox4x32-10 (Salmon et al.,
+ * 2011).
  *
- * A draw is a pure function of (seed, stream key, counter): no state to share, to save or to lose with a
- * process. A philox_t is a private cursor over one keyed stream; copy it freely. Any process, any thread.
+ * A draw is a pure function of (seed, stream key, counter): no state to share, to save or to lose
+ * with a process. A philox_t is a private cursor over one keyed stream; copy it freely. Any
+ * process, any thread.
  */
 #ifndef SLUICE_CONTROL_PHILOX_H
 #define SLUICE_CONTROL_PHILOX_H
@@ -10,10 +12,10 @@
 
 /* What a stream is for: part of the key, so that a new use never shifts an old one. */
 typedef enum {
-    PHILOX_ORDER = 1,   /* the permutation of an epoch */
-    PHILOX_MOSAIC,      /* mosaic: whether, centre, partners */
-    PHILOX_AFFINE,      /* perspective, rotation, scale, shear, translation */
-    PHILOX_MIXUP,       /* whether, partner, ratio */
+    PHILOX_ORDER = 1,    /* the permutation of an epoch */
+    PHILOX_MOSAIC,       /* mosaic: whether, centre, partners */
+    PHILOX_AFFINE,       /* perspective, rotation, scale, shear, translation */
+    PHILOX_MIXUP,        /* whether, partner, ratio */
     PHILOX_MIXUP_MOSAIC, /* the mixup partner's own mosaic */
     PHILOX_MIXUP_AFFINE, /* the mixup partner's own affine */
     PHILOX_HSV,

@@ -1,9 +1,10 @@
 /* The order of work: which batch is the seq-th of a rank, and what is in it (design 3 and 4).
  *
- * A pure function of a few numbers that every process is told in its welcome, so that loaders can run
- * ahead and nobody has to ask. Phases follow one another: train e, validation e, train e + 1, ...
- * All ranks have the same number of batches; training batches are always full and wrap around the end
- * of the list; validation never wraps, so its last batches may be short or empty. Any process.
+ * A pure function of a few numbers that every process is told in its welcome, so that loaders can
+ * run ahead and nobody has to ask. Phases follow one another: train e, validation e, train e + 1,
+ * ... All ranks have the same number of batches; training batches are always full and wrap around
+ * the end of the list; validation never wraps, so its last batches may be short or empty. Any
+ * process.
  */
 #ifndef SLUICE_CONTROL_PLAN_H
 #define SLUICE_CONTROL_PLAN_H
@@ -20,7 +21,7 @@ typedef struct {
     uint32_t val_batch; /* validation batch of one rank (facts/yolo.md 4.2: twice the training's) */
     uint32_t imgsz;     /* pixels, a multiple of 32 */
     uint32_t epochs;
-    uint32_t first_epoch;   /* 0, or where a resume starts */
+    uint32_t first_epoch;     /* 0, or where a resume starts */
     uint32_t val_every_epoch; /* 1: validate after every epoch; 0: only after the last */
     uint32_t close_mosaic;    /* last epochs without mosaic, mixup; 0 = never */
     uint32_t mosaic_window;   /* positions that partners come from; 0 = min(N, 1000) */
@@ -45,11 +46,13 @@ plan_batch_t plan_locate(const plan_t *plan, uint64_t seq);
 uint32_t plan_cells(const plan_t *plan, const plan_batch_t *batch, uint32_t rank);
 /* Batches of a rank in the whole run. */
 uint64_t plan_batches(const plan_t *plan);
-/* Position of a cell in its epoch's order. Train: step * G + rank * (G / ranks) + cell, which may reach
- * beyond n_train (the wrap). Validation: (step * ranks + rank) * val_batch + cell, below n_val. */
+/* Position of a cell in its epoch's order. Train: step * G + rank * (G / ranks) + cell, which may
+ * reach beyond n_train (the wrap). Validation: (step * ranks + rank) * val_batch + cell, below
+ * n_val. */
 uint64_t plan_position(const plan_t *plan, const plan_batch_t *batch, uint32_t rank, uint32_t cell);
-/* 1 while mosaic and mixup may be drawn in this epoch. Fires for every epoch >= epochs - close_mosaic;
- * facts/yolo.md 4.8 tests for equality, and never closes when close_mosaic > epochs. */
+/* 1 while mosaic and mixup may be drawn in this epoch. Fires for every epoch >= epochs -
+ * close_mosaic; facts/yolo.md 4.8 tests for equality, and never closes when close_mosaic > epochs.
+ */
 int plan_mosaic(const plan_t *plan, uint32_t epoch);
 
 #endif

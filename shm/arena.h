@@ -1,7 +1,7 @@
 /* Memory that processes of a run share: memfds made before anything starts (design 3, "Arena").
  *
- * Each arena is made by the coordinator, inherited by descriptor, and never has a name, so nothing is
- * left behind after a SIGKILL and a small /dev/shm does not matter. Any process may map one.
+ * Each arena is made by the coordinator, inherited by descriptor, and never has a name, so nothing
+ * is left behind after a SIGKILL and a small /dev/shm does not matter. Any process may map one.
  */
 #ifndef SLUICE_SHM_ARENA_H
 #define SLUICE_SHM_ARENA_H
@@ -10,15 +10,16 @@
 
 /* Where the bound on memory comes from, for the error sentence. */
 typedef struct {
-    uint64_t available;  /* bytes that may still be used */
-    uint64_t limit;      /* the bound itself (cgroup limit or MemTotal) */
-    char source[256];    /* "cgroup /a/b memory.max" or "MemAvailable" */
+    uint64_t available; /* bytes that may still be used */
+    uint64_t limit;     /* the bound itself (cgroup limit or MemTotal) */
+    char source[256];   /* "cgroup /a/b memory.max" or "MemAvailable" */
 } arena_budget_t;
 
-/* The least of limit - usage over all ancestor cgroups (v1 and v2) and MemAvailable. root is "" for the
- * live system; tests pass a folder with recorded files. */
+/* The least of limit - usage over all ancestor cgroups (v1 and v2) and MemAvailable. root is "" for
+ * the live system; tests pass a folder with recorded files. */
 int arena_budget(const char *root, arena_budget_t *budget);
-/* CPUs that may be used: the least of the affinity mask and the cgroups' quotas, rounded up, >= 1. */
+/* CPUs that may be used: the least of the affinity mask and the cgroups' quotas, rounded up, >= 1.
+ */
 int arena_cpus(const char *root);
 
 /* A memfd of exactly `bytes`, reserved by fallocate and sealed against resizing, mapped shared.

@@ -1,8 +1,9 @@
-/* The status board: one page per process, readable while its owner is stopped, stuck or dead (design 5).
+/* The status board: one page per process, readable while its owner is stopped, stuck or dead
+ * (design 5).
  *
- * One memfd made by the coordinator: page 0 is the hub (run-wide words), then `pages` process pages.
- * A page has one writer, its process; everybody else only reads. All fields are relaxed atomics except
- * where a comment names a partner. Times are CLOCK_MONOTONIC nanoseconds.
+ * One memfd made by the coordinator: page 0 is the hub (run-wide words), then `pages` process
+ * pages. A page has one writer, its process; everybody else only reads. All fields are relaxed
+ * atomics except where a comment names a partner. Times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef SLUICE_SHM_BOARD_H
 #define SLUICE_SHM_BOARD_H
@@ -57,16 +58,16 @@ typedef struct {
     _Atomic uint32_t pid, incarnation;
     _Atomic uint32_t phase; /* board_phase_t */
     _Atomic uint32_t epoch, step;
-    _Atomic uint32_t stage;         /* start-up stage of a trainer, for later use by verdicts */
-    _Atomic uint64_t since_ns;      /* of the phase */
-    _Atomic uint64_t beat_ns;       /* last sign of life */
+    _Atomic uint32_t stage;    /* start-up stage of a trainer, for later use by verdicts */
+    _Atomic uint64_t since_ns; /* of the phase */
+    _Atomic uint64_t beat_ns;  /* last sign of life */
     _Atomic uint64_t progress, progress_of; /* of a long phase; 0 of 0 otherwise */
-    _Atomic uint64_t memory_bytes;  /* arena and buffers that this process holds */
+    _Atomic uint64_t memory_bytes;          /* arena and buffers that this process holds */
     /* loader */
     _Atomic uint64_t cells_done, bytes_read, wait_slot_ns, read_ns, decode_ns, augment_ns;
     board_cell_t inflight[BOARD_INFLIGHT];
     /* trainer */
-    _Atomic uint64_t seq_waited;    /* batch waited for or worked on */
+    _Atomic uint64_t seq_waited; /* batch waited for or worked on */
     _Atomic uint64_t steps_done, images_done;
     _Atomic uint64_t wait_data_ns, step_ns; /* sums since the start */
     _Atomic uint64_t coll_entered, coll_launched, coll_started, coll_completed;
@@ -75,7 +76,7 @@ typedef struct {
 typedef struct {
     uint64_t magic;
     uint32_t version, pages;
-    _Alignas(64) _Atomic uint32_t work_bell;  /* loaders sleep here (futex_wait); trainers ring it */
+    _Alignas(64) _Atomic uint32_t work_bell; /* loaders sleep here (futex_wait); trainers ring it */
     _Alignas(64) _Atomic uint32_t abort_word; /* 1: every wait in the run ends with ERR_GONE */
     _Alignas(64) _Atomic uint32_t loaders_wanted;
 } board_hub_t;

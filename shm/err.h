@@ -1,9 +1,9 @@
 /* Error codes and the thread's error text, for every module above kernels/.
  *
- * A function that can fail returns 0 or one of the negative codes below. The origin calls err_set with
- * what went wrong, where and what to do; each level that knows more calls err_add, which puts its
- * context in front. Only main prints the text and turns the code into the exit status.
- * Thread: the text is thread-local; any thread may call.
+ * A function that can fail returns 0 or one of the negative codes below. The origin calls err_set
+ * with what went wrong, where and what to do; each level that knows more calls err_add, which puts
+ * its context in front. Only main prints the text and turns the code into the exit status. Thread:
+ * the text is thread-local; any thread may call.
  */
 #ifndef SLUICE_SHM_ERR_H
 #define SLUICE_SHM_ERR_H

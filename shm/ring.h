@@ -1,12 +1,13 @@
 /* The batch ring of one trainer: slots, claim words, ready and free (design 3).
  *
- * One memfd per trainer, made by the coordinator (ring_create), inherited by every loader and by its
- * trainer (ring_attach). The ring is a window of `depth` consecutive batch numbers (`seq`, counted from
- * the run's first batch of this rank): seq lives in slot seq % depth while tail <= seq < tail + depth.
- * A slot holds up to `cells` cells; a cell is filled by the one loader that won its claim word.
+ * One memfd per trainer, made by the coordinator (ring_create), inherited by every loader and by
+ * its trainer (ring_attach). The ring is a window of `depth` consecutive batch numbers (`seq`,
+ * counted from the run's first batch of this rank): seq lives in slot seq % depth while tail <= seq
+ * < tail + depth. A slot holds up to `cells` cells; a cell is filled by the one loader that won its
+ * claim word.
  *
  * Who may call what:
- *   coordinator  ring_create, ring_arm (before anything starts), ring_fence, ring_reset, ring_peek
+ *   coordinator  ring_create, ring_arm (before anything starts), ring_fence, ring_peek
  *   loader       ring_claim, ring_cell, ring_commit, ring_abandon
  *   trainer      ring_wait_batch, ring_batch, ring_release
  *
@@ -16,9 +17,9 @@
  *   CLAIMED --ring_abandon (its owner)--> EMPTY
  *   DONE of all cells --ring_release (trainer)--> EMPTY of seq + depth
  * seq and generation in the word make a claim computed from an old view fail instead of hitting the
- * slot's next use. A slot is ready when all its words say DONE: derived from the words, never counted.
- * Ordering: payload and cell metadata are written -> DONE stored with release -> read with acquire by
- * the trainer.
+ * slot's next use. A slot is ready when all its words say DONE: derived from the words, never
+ * counted. Ordering: payload and cell metadata are written -> DONE stored with release -> read with
+ * acquire by the trainer.
  */
 #ifndef SLUICE_SHM_RING_H
 #define SLUICE_SHM_RING_H
@@ -37,20 +38,20 @@ typedef struct {
 
 /* What a cell says of itself, written by the loader before DONE. */
 typedef struct {
-    uint32_t phase;     /* plan_phase_t */
-    uint32_t epoch;     /* 0-based */
-    uint32_t step;      /* within the phase */
-    uint32_t n_labels;  /* <= label_cap */
-    uint64_t position;  /* sample position within the epoch (design 4) */
-    uint32_t sample;    /* index into the catalog's list of the phase */
-    uint32_t height;    /* of the cell's image: all cells of a batch agree */
+    uint32_t phase;    /* plan_phase_t */
+    uint32_t epoch;    /* 0-based */
+    uint32_t step;     /* within the phase */
+    uint32_t n_labels; /* <= label_cap */
+    uint64_t position; /* sample position within the epoch (design 4) */
+    uint32_t sample;   /* index into the catalog's list of the phase */
+    uint32_t height;   /* of the cell's image: all cells of a batch agree */
     uint32_t width;
     uint32_t orig_height, orig_width; /* of the sample's file, upright */
-    float ratio;        /* validation: network pixels per file pixel */
-    float pad_left, pad_top; /* validation: letterbox borders, network pixels */
+    float ratio;                      /* validation: network pixels per file pixel */
+    float pad_left, pad_top;          /* validation: letterbox borders, network pixels */
     uint32_t n_sources; /* source files that reached the pixels (4 for a mosaic, 8 with mixup) */
     uint32_t sources[8];
-    uint64_t digest;    /* over pixels and labels; 0 where the run does not ask for digests */
+    uint64_t digest; /* over pixels and labels; 0 where the run does not ask for digests */
 } ring_cell_meta_t;
 
 /* Sizes fixed at creation. */
@@ -64,13 +65,15 @@ typedef struct {
 
 typedef struct ring ring_t; /* opaque: this process's mapping */
 
-/* Bytes of the memfd for this configuration; the memory budget is checked with it before creation. */
+/* Bytes of the memfd for this configuration; the memory budget is checked with it before creation.
+ */
 uint64_t ring_bytes(const ring_config_t *config);
-/* Makes and maps a sealed memfd of the configuration's size. Slots are unarmed: no cell can be claimed.
- * *fd is the caller's to pass on and close. ERR_ENV with need and available when it cannot be had. */
+/* Makes and maps a sealed memfd of the configuration's size. Slots are unarmed: no cell can be
+ * claimed. *fd is the caller's to pass on and close. ERR_ENV with need and available when it cannot
+ * be had. */
 int ring_create(const ring_config_t *config, const char *name, ring_t **ring, int *fd);
-/* Maps an inherited ring. Checks magic, layout version and every size against the file's. The doorbell
- * is the word that loaders of all rings sleep on (board_hub_t.work_bell). */
+/* Maps an inherited ring. Checks magic, layout version and every size against the file's. The
+ * doorbell is the word that loaders of all rings sleep on (board_hub_t.work_bell). */
 int ring_attach(int fd, _Atomic uint32_t *bell, ring_t **ring);
 void ring_set_bell(ring_t *ring, _Atomic uint32_t *bell);
 void ring_close(ring_t **ring);
@@ -86,30 +89,32 @@ uint32_t ring_fence(ring_t *ring, uint32_t owner);
 uint64_t ring_tail(const ring_t *ring);
 /* Cells of batch seq, or -1 if seq is outside the window at this moment. */
 int ring_cells(const ring_t *ring, uint64_t seq);
-/* Reads a claim word's state (RING_*), and its owner if not NULL. -1 when seq is outside the window. */
+/* Reads a claim word's state (RING_*), and its owner if not NULL. -1 when seq is outside the
+ * window. */
 int ring_peek(const ring_t *ring, uint64_t seq, uint32_t cell, uint32_t *owner);
 
 /* Loader: try to claim exactly this cell. 1 won, 0 not EMPTY or no longer in the window. */
 int ring_claim(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner);
 /* Lowest (seq, cell) at or after *seq, *cell that looks EMPTY; updates both. 0 found, -1 none. */
 int ring_find_empty(const ring_t *ring, uint64_t *seq, uint32_t *cell);
-/* The claimed cell's places. Image bytes start at cell * image_stride, image_stride = h * w * 3: the
- * cells of a batch lie behind one another as uint8 [cells][h][w][3], RGB. */
+/* The claimed cell's places. Image bytes start at cell * image_stride, image_stride = h * w * 3:
+ * the cells of a batch lie behind one another as uint8 [cells][h][w][3], RGB. */
 uint8_t *ring_image(ring_t *ring, uint64_t seq, uint32_t cell, size_t image_stride);
 ring_label_t *ring_labels(ring_t *ring, uint64_t seq, uint32_t cell);
 ring_cell_meta_t *ring_meta(ring_t *ring, uint64_t seq, uint32_t cell);
-/* CLAIMED(owner) -> DONE with release, and wakes the trainer. 0, or -1 when the word is no longer ours
- * (fenced or rewound): the caller forgets the cell. */
+/* CLAIMED(owner) -> DONE with release, and wakes the trainer. 0, or -1 when the word is no longer
+ * ours (fenced or rewound): the caller forgets the cell. */
 int ring_commit(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner);
 /* CLAIMED(owner) -> EMPTY, by its owner, when it stops in good order. */
 void ring_abandon(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner);
 
 /* Trainer: 1 when every cell of batch seq says DONE (acquire), else 0. */
 int ring_ready(const ring_t *ring, uint64_t seq);
-/* Trainer: sleeps until ring_ready(seq) or timeout_ms (at most FUTEX_RECHECK_MS); returns ring_ready. */
+/* Trainer: sleeps until ring_ready(seq) or timeout_ms (at most FUTEX_RECHECK_MS); returns
+ * ring_ready. */
 int ring_wait_batch(ring_t *ring, uint64_t seq, int timeout_ms);
-/* Trainer: frees batch tail and opens tail + depth with next_cells cells (0: that batch exists and is
- * empty); rings the loaders' bell. seq must equal ring_tail. */
+/* Trainer: frees batch tail and opens tail + depth with next_cells cells (0: that batch exists and
+ * is empty); rings the loaders' bell. seq must equal ring_tail. */
 void ring_release(ring_t *ring, uint64_t seq, uint32_t next_cells);
 
 /* Batches that are ready now, from the tail on without a gap: the fill that status shows. */

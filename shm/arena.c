@@ -1,0 +1,81 @@
+#include "shm/arena.h"
+
+#include "shm/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+}
+
+int arena_create(const char *name, uint64_t bytes, void **base, int *fd)
+{
+    int rc = 0, file = -1;
+    void *map = MAP_FAILED;
+    arena_budget_t budget;
+    CHECK_GOTO(arena_budget("", &budget), rc, fail);
+    if (bytes > budget.available) {
+        rc = err_set(ERR_ENV, "%s needs %.2f GiB but only %.2f GiB may be used (%s)", name,
+                     gib(bytes), gib(budget.available), budget.source);
+        goto fail;
+    }
+    file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0) {
+        rc = err_sys(ERR_ENV, "%s: memfd_create", name);
+        goto fail;
+    }
+    if (ftruncate(file, (off_t)bytes) < 0) {
+        rc = err_sys(ERR_ENV, "%s: sizing %.2f GiB of shared memory", name, gib(bytes));
+        goto fail;
+    }
+    /* Reserve the pages now: an error here is a sentence, a missing page later is a SIGBUS. */
+    while (fallocate(file, 0, 0, (off_t)bytes) < 0) {
+        if (errno == EINTR)
+            continue;
+        rc = err_sys(ERR_ENV, "%s: reserving %.2f GiB of shared memory", name, gib(bytes));
+        goto fail;
+    }
+    if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        rc = err_sys(ERR_ENV, "%s: sealing", name);
+        goto fail;
+    }
+    map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED) {
+        rc = err_sys(ERR_ENV, "%s: mapping %.2f GiB", name, gib(bytes));
+        goto fail;
+    }
+    *base = map;
+    *fd = file;
+    return 0;
+fail:
+    if (file >= 0)
+        close(file);
+    return rc;
+}
+
+int arena_map(int fd, int writable, void **base, uint64_t *bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_sys(ERR_ENV, "shared memory descriptor %d", fd);
+    if (st.st_size <= 0)
+        return err_set(ERR_ENV, "shared memory descriptor %d is empty", fd);
+    void *map = mmap(NULL, (size_t)st.st_size, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                     MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return err_sys(ERR_ENV, "mapping shared memory descriptor %d", fd);
+    *base = map;
+    *bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+void arena_unmap(void *base, uint64_t bytes)
+{
+    if (base)
+        munmap(base, bytes);
+}
