@@ -1,24 +1,39 @@
-# sluice: build, run, test. Switches: DEBUG=1, SAN=address|undefined|thread, WERROR=1, BUILD=folder.
-BUILD  ?= build
-CC     ?= gcc
+# sluice: make, make run, make test, make install PREFIX=/usr/local, make clean.
+# Switches: DEBUG=1, SAN=address,undefined | thread, WERROR=1, CUDA=0, CC=clang, BUILD=folder.
+comma := ,
+SAN   ?=
+DEBUG ?=
+CUDA  ?= 1
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(DEBUG),-debug)
+PREFIX ?= /usr/local
+
+# tools/setup.sh writes compiler, -I, -L and rpath here where the system's own do not do.
+DEPS_CC :=
+DEPS_CFLAGS :=
+DEPS_LDFLAGS :=
+-include .deps/deps.mk
+ifeq ($(origin CC),default)
+CC := $(or $(DEPS_CC),gcc)
+endif
+AR := $(or $(DEPS_AR),ar)
+
 CFLAGS ?= -O2 -g
 STD    := -std=c17 -D_GNU_SOURCE -I.
 WARN   := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla
-
-ifdef DEBUG
+ifneq ($(DEBUG),)
 CFLAGS := -O0 -g3 -DSLUICE_DEBUG
 endif
-ifdef SAN
+ifneq ($(SAN),)
 CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -DSLUICE_SANITIZE
 LDSAN  := -fsanitize=$(SAN)
 endif
-ifdef WERROR
+ifneq ($(WERROR),)
 WARN   += -Werror
 endif
+ALL_CFLAGS = $(STD) $(CFLAGS) $(WARN) $(DEPS_CFLAGS) -MMD -MP
+ALL_LDFLAGS = $(LDSAN) $(DEPS_LDFLAGS) $(LDFLAGS)
 
-ALL_CFLAGS = $(STD) $(CFLAGS) $(WARN) -MMD -MP
-
-# One library a folder; dependencies point one way (design 2).
+# One library a folder; dependencies point one way (design 2), which is the order of linking too.
 SHM_SRC     := $(wildcard shm/*.c)
 CONTROL_SRC := $(wildcard control/*.c)
 LOADER_SRC  := $(filter-out loader/main.c,$(wildcard loader/*.c))
@@ -26,18 +41,29 @@ KERNELS_SRC := $(wildcard kernels/*.c kernels/cpu/*.c)
 TRAINER_SRC := $(filter-out trainer/main.c,$(wildcard trainer/*.c trainer/blocks/*.c))
 TOOLS_SRC   := $(filter-out tools/sluice.c tools/scribe_main.c,$(wildcard tools/*.c))
 TEST_SRC    := $(wildcard tests/test_*.c)
-TEST_LIB    := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
-
+BENCH_SRC   := $(wildcard tests/bench_*.c)
+TEST_LIB    := $(filter-out $(TEST_SRC) $(BENCH_SRC),$(wildcard tests/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-
-# The pixel code: no fast-math, no contraction (design 4). The kernels: contraction allowed, no errno.
-$(BUILD)/obj/loader/%.o:  ALL_CFLAGS += -O3 -ffp-contract=off
-$(BUILD)/obj/kernels/%.o: ALL_CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 
 LIB_CONTROL := -lzmq -lyaml
 LIB_LOADER  := -ljpeg -lpng -luring
 LIB_KERNELS := -lopenblas
 LIB_SYS     := -lm -lpthread
+
+# CUDA is found, not required: without nvcc, or with CUDA=0, everything but that backend is built.
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+NVCC     ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+ifneq ($(CUDA),0)
+ifneq ($(and $(CUDA_SRC),$(NVCC)),)
+CUDA_OBJ    := $(patsubst %.cu,$(BUILD)/obj/%.o,$(CUDA_SRC))
+STD         += -DSLUICE_CUDA
+LIB_KERNELS += -L$(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/lib64 -lcudart -lstdc++
+endif
+endif
+
+# The pixel code: no fast-math, no contraction (design 4). The kernels: contraction allowed, no errno.
+$(BUILD)/obj/loader/%.o:  ALL_CFLAGS += -O3 -ffp-contract=off
+$(BUILD)/obj/kernels/%.o: ALL_CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 
 SHM     := $(BUILD)/lib/libshm.a
 CONTROL := $(BUILD)/lib/libcontrol.a
@@ -46,47 +72,76 @@ KERNELS := $(BUILD)/lib/libkernels.a
 TRAINER := $(BUILD)/lib/libtrainer.a
 TOOLS   := $(BUILD)/lib/libtools.a
 
-BINS := $(BUILD)/bin/sluice $(BUILD)/bin/sluice-loader $(BUILD)/bin/sluice-trainer $(BUILD)/bin/sluice-scribe
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
+PROGRAMS := sluice sluice-loader sluice-trainer sluice-scribe
+BINS     := $(addprefix $(BUILD)/bin/,$(PROGRAMS))
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
+BENCHES  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_SRC))
+FORMAT   := $(wildcard shm/*.[ch] control/*.[ch] loader/*.[ch] kernels/*.[ch] kernels/*/*.[ch] \
+              kernels/cuda/*.cu trainer/*.[ch] trainer/blocks/*.[ch] tools/*.[ch] tests/*.[ch])
 
-.PHONY: all test clean
+.PHONY: all run tests test bench setup install clean check-format format
 all: $(BINS)
+
+setup:
+	@tools/setup.sh
+# A second make, because set-up may write .deps/deps.mk.
+run: setup
+	@$(MAKE) --no-print-directory all
+	@tools/run.sh $(BUILD)
+test: setup
+	@$(MAKE) --no-print-directory all tests
+	@tests/run.sh $(BUILD)
+tests: $(TESTS)
+bench: $(BENCHES)
+bench-%: $(BUILD)/tests/bench_%
+	@$<
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -c $< -o $@
+	@echo "  CC    $<"
+	@$(CC) $(ALL_CFLAGS) -c $< -o $@
+$(BUILD)/obj/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	@$(NVCC) -O3 -I. -DSLUICE_CUDA -Xcompiler -fPIC -MD -MP -c $< -o $@
+# The model tables are read by the assembler.
+$(BUILD)/obj/trainer/models.o: $(wildcard trainer/models/*.yaml)
 
 $(SHM): $(call obj,$(SHM_SRC))
 $(CONTROL): $(call obj,$(CONTROL_SRC))
 $(LOADER): $(call obj,$(LOADER_SRC))
-$(KERNELS): $(call obj,$(KERNELS_SRC))
+$(KERNELS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ)
 $(TRAINER): $(call obj,$(TRAINER_SRC))
 $(TOOLS): $(call obj,$(TOOLS_SRC))
 $(BUILD)/lib/%.a:
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	@$(AR) rcs $@ $^
 
+link = @mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(ALL_LDFLAGS) -o $@ $^
 $(BUILD)/bin/sluice: $(call obj,tools/sluice.c) $(TOOLS) $(LOADER) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
-	@mkdir -p $(@D)
-	$(CC) $(LDSAN) -o $@ $^ $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) $(LIB_SYS)
+	$(link) $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) $(LIB_SYS)
 $(BUILD)/bin/sluice-loader: $(call obj,loader/main.c) $(LOADER) $(CONTROL) $(SHM)
-	@mkdir -p $(@D)
-	$(CC) $(LDSAN) -o $@ $^ $(LIB_CONTROL) $(LIB_LOADER) $(LIB_SYS)
+	$(link) $(LIB_CONTROL) $(LIB_LOADER) $(LIB_SYS)
 $(BUILD)/bin/sluice-trainer: $(call obj,trainer/main.c) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
-	@mkdir -p $(@D)
-	$(CC) $(LDSAN) -o $@ $^ $(LIB_CONTROL) $(LIB_KERNELS) $(LIB_SYS)
+	$(link) $(LIB_CONTROL) $(LIB_KERNELS) $(LIB_SYS)
 $(BUILD)/bin/sluice-scribe: $(call obj,tools/scribe_main.c) $(TOOLS) $(CONTROL) $(SHM)
-	@mkdir -p $(@D)
-	$(CC) $(LDSAN) -o $@ $^ $(LIB_CONTROL) $(LIB_SYS)
+	$(link) $(LIB_CONTROL) $(LIB_SYS)
+$(BUILD)/lib/libtests.a: $(call obj,$(TEST_LIB))
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(BUILD)/lib/libtests.a $(TOOLS) $(LOADER) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
+	$(link) $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) -lcmocka $(LIB_SYS)
+.SECONDARY:
 
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(TEST_LIB)) $(TOOLS) $(LOADER) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
-	@mkdir -p $(@D)
-	$(CC) $(LDSAN) -o $@ $^ $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) -lcmocka $(LIB_SYS)
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/sluice
+	install $(BINS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 pipeline.yaml README.md $(DESTDIR)$(PREFIX)/share/sluice
 
-tests: $(TESTS)
-test: all tests
-	tests/run.sh $(BUILD)
+CLANG_FORMAT ?= $(or $(shell command -v clang-format-14 2>/dev/null),clang-format)
+check-format:
+	@$(CLANG_FORMAT) --dry-run -Werror $(FORMAT)
+format:
+	@$(CLANG_FORMAT) -i $(FORMAT)
 
 clean:
 	rm -rf $(BUILD)

@@ -14,7 +14,7 @@
 typedef struct bus bus_t;
 enum { BUS_IDENTITY = 64 };
 
-/* One received frame; valid until the next bus_receive on this bus. */
+/* One received frame; valid until the next bus_receive on this bus. A NUL lies behind its last byte. */
 typedef struct {
     char from[BUS_IDENTITY]; /* ROUTER only */
     uint32_t type;
@@ -26,6 +26,8 @@ int bus_listen(const char *endpoint, bus_t **bus);  /* ROUTER: ipc://@sluice-<ra
 int bus_publish(const char *endpoint, bus_t **bus); /* PUB for watchers */
 int bus_connect(const char *endpoint, const char *identity, bus_t **bus); /* DEALER */
 void bus_close(bus_t **bus);
+/* The one exception to LINGER 0: closes after what was sent has left, or after linger_ms. */
+void bus_close_flushed(bus_t **bus, int linger_ms);
 /* Readable when there may be a message; edge-triggered as ZMQ_FD is: drain with bus_receive. */
 int bus_descriptor(const bus_t *bus);
 /* to is NULL for a DEALER or PUB. 0, ERR_TIMEOUT when the pipe is full, ERR_GONE for an unknown peer. */

@@ -2,9 +2,10 @@
  *
  * Built once by `sluice-loader --scan` (catalog_builder_*, loader/scan.c) into a memfd that the
  * coordinator made; then mapped read-only by the coordinator (counts, names, digest, shapes), every
- * loader (paths, labels) and every trainer (names). Offsets are in bytes from the start of the block.
- * The digest covers format version, class names, each sample's path as listed, size, labels and
- * polygons: all processes of a run must report the same one. Any process; read-only after the scan.
+ * loader (paths, labels) and every trainer (names). Offsets are in bytes from the start of the
+ * block. The digest covers format version, class names, each sample's path as listed, size, labels
+ * and polygons: all processes of a run must report the same one. Any process; read-only after the
+ * scan.
  */
 #ifndef SLUICE_CONTROL_CATALOG_H
 #define SLUICE_CONTROL_CATALOG_H
@@ -14,10 +15,12 @@
 typedef enum { CATALOG_TRAIN = 0, CATALOG_VAL = 1, CATALOG_SPLITS = 2 } catalog_split_t;
 typedef enum { CATALOG_JPEG = 0, CATALOG_PNG, CATALOG_BMP } catalog_format_t;
 
-/* A label row: class, centre, size, normalised to the upright image; its polygon if the row had one. */
+/* A label row: class, centre, size, normalised to the upright image; its polygon if the row had
+ * one. */
 typedef struct {
     float cls, cx, cy, w, h;
-    uint32_t first_point, n_points; /* into the points table, x and y a point; 0 points: a plain box */
+    uint32_t first_point,
+        n_points; /* into the points table, x and y a point; 0 points: a plain box */
 } catalog_label_t;
 
 typedef struct {
@@ -53,7 +56,8 @@ void catalog_close(catalog_t **catalog);
 uint32_t catalog_classes(const catalog_t *c);
 const char *catalog_class_name(const catalog_t *c, uint32_t cls);
 uint32_t catalog_count(const catalog_t *c, catalog_split_t split);
-uint32_t catalog_backgrounds(const catalog_t *c, catalog_split_t split); /* samples without labels */
+uint32_t catalog_backgrounds(const catalog_t *c,
+                             catalog_split_t split); /* samples without labels */
 uint64_t catalog_digest(const catalog_t *c);
 const catalog_sample_t *catalog_sample(const catalog_t *c, catalog_split_t split, uint32_t i);
 const char *catalog_path(const catalog_t *c, const catalog_sample_t *s);
@@ -66,12 +70,13 @@ uint32_t catalog_issues(const catalog_t *c);
 const catalog_issue_t *catalog_issue(const catalog_t *c, uint32_t i);
 const char *catalog_string(const catalog_t *c, uint64_t offset);
 
-/* The val split is in order of aspect ratio h / w, rising, then of path (facts/yolo.md 6.1). The shape
- * of the batch of samples [first, first + count): ceil([ratio] * imgsz / 32 + 0.5) * 32. */
+/* The val split is in order of aspect ratio h / w, rising, then of path (facts/yolo.md 6.1). The
+ * shape of the batch of samples [first, first + count): ceil([ratio] * imgsz / 32 + 0.5) * 32. */
 void catalog_val_shape(const catalog_t *c, uint32_t first, uint32_t count, uint32_t imgsz,
                        uint32_t *height, uint32_t *width);
 
-/* Building, by the scan. Strings are copied. Samples are kept in the order added; the caller sorts. */
+/* Building, by the scan. Strings are copied. Samples are kept in the order added; the caller sorts.
+ */
 typedef struct catalog_builder catalog_builder_t;
 int catalog_builder_new(catalog_builder_t **b);
 void catalog_builder_free(catalog_builder_t **b);

@@ -3,17 +3,80 @@
  * Scans (through a scan process), makes shared memory, starts and reaps scribe, loaders and trainers, runs
  * the control plane, agrees epochs, forwards to the scribe, watches deaths, ends the run. Touches no
  * pixel, no GPU and no file on storage that may hang. Single thread: the one that forks (PDEATHSIG).
+ * What a person sees is the caller's business: the view's functions are called on the same thread and
+ * must not wait.
  */
 #ifndef SLUICE_CONTROL_COORDINATOR_H
 #define SLUICE_CONTROL_COORDINATOR_H
 
+#include "control/catalog.h"
+#include "control/log.h"
 #include "control/options.h"
+#include "control/wire.h"
+#include "shm/arena.h"
+#include "shm/ring.h"
+
+/* What a run has come to, before its first step. Pointers are valid during the call. */
+typedef struct {
+    const options_t *options; /* resolved */
+    const plan_t *plan;
+    const catalog_t *catalog;
+    const char *run_dir;
+    int resumed;
+    uint32_t workers, threads, cpus; /* threads: of each trainer */
+    uint64_t ring_bytes;             /* of one rank */
+    ring_config_t ring;
+    arena_budget_t budget;
+    uint64_t disk_free;
+    uint64_t memory[WIRE_RANKS]; /* that each trainer holds, from its READY */
+} coordinator_table_t;
+
+typedef struct {
+    wire_progress_t rank0;
+    double images_per_s; /* over all ranks */
+    double wait_share;   /* the largest of any rank */
+    uint32_t epochs;
+} coordinator_progress_t;
+
+typedef struct {
+    uint32_t epoch, step, rank;
+    int validation;
+    uint64_t digest;
+    uint32_t cells;
+    const uint32_t *samples; /* catalog ids, in order of cell */
+} coordinator_batch_t;
+
+typedef struct {
+    int code; /* 0 or a negative ERR_ */
+    const char *run_dir;
+    uint32_t epochs_done;  /* in this process's life */
+    uint32_t best_epoch;   /* 0-based; valid if has_map */
+    int has_map, stopped_early, weights_saved;
+    double map50, map, last_map; /* of the best epoch; last: of the last */
+    double seconds;
+    uint64_t stream; /* digest runs */
+} coordinator_summary_t;
+
+/* Any may be NULL. */
+typedef struct {
+    void *user;
+    void (*note)(void *user, log_level_t level, const char *text);
+    void (*scanning)(void *user, uint64_t done, uint64_t of);
+    void (*start)(void *user, const coordinator_table_t *table);
+    void (*progress)(void *user, const coordinator_progress_t *p);
+    void (*epoch)(void *user, const wire_epoch_end_t *e);
+    void (*batch)(void *user, const coordinator_batch_t *b);
+    void (*end)(void *user, const coordinator_summary_t *s);
+} coordinator_view_t;
 
 typedef struct {
     options_t options;
-    int digest_only;   /* sluice digest: no scribe, no trainers; the coordinator reads the rings itself */
-    int digest_samples; /* --samples */
+    int digest_only;     /* sluice digest: no scribe, no trainers; the coordinator reads the rings itself */
     const char *bin_dir; /* where sluice-loader and the others are */
+    /* The command line's key=value words: with resume= they change what the run's args.yaml says. */
+    const char *const *words;
+    int n_words;
+    coordinator_view_t view;
 } coordinator_config_t;
 
 /* Runs to the end. 0, or the code whose exit status the command returns; err_text says why. */

@@ -1,8 +1,8 @@
 /* Every option of the command, in one typed table (design 10).
  *
- * The table drives parsing of key=value words and of pipeline.yaml, type and range checks, --help, the
- * documented pipeline.yaml and args.yaml. Later sources win: table default, pipeline.yaml, command line.
- * Who owns: options_t is a plain value; copy it freely. Any process.
+ * The table drives parsing of key=value words and of pipeline.yaml, type and range checks, --help,
+ * the documented pipeline.yaml and args.yaml. Later sources win: table default, pipeline.yaml,
+ * command line. Who owns: options_t is a plain value; copy it freely. Any process.
  */
 #ifndef SLUICE_CONTROL_OPTIONS_H
 #define SLUICE_CONTROL_OPTIONS_H
@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 enum { OPTIONS_PATH_BYTES = 4096, OPTIONS_NAME_BYTES = 256, OPTIONS_DEVICES = 64 };
+/* Room that any dump or document fits into: four paths of escaped bytes and the rest. */
+enum { OPTIONS_YAML_BYTES = 1 << 17 };
 
 typedef enum { OPT_CACHE_NONE = 0 } opt_cache_t;
 typedef enum { OPT_IO_AUTO = 0, OPT_IO_URING, OPT_IO_THREADS } opt_io_t;
@@ -18,7 +20,9 @@ typedef enum { OPT_OPTIM_AUTO = 0, OPT_OPTIM_SGD, OPT_OPTIM_ADAMW } opt_optimize
 typedef enum { OPT_AMP_AUTO = 0, OPT_AMP_OFF, OPT_AMP_BF16, OPT_AMP_FP16 } opt_amp_t;
 typedef enum { OPT_WARN_USE = 0, OPT_WARN_SKIP } opt_warning_t;
 
-enum { DEVICE_CPU = -1, DEVICE_AUTO = -2 };
+/* AUTO: every GPU, or the CPU where there is none. ALL: every GPU, an error where there is none.
+ * options_resolve_devices replaces both. */
+enum { DEVICE_CPU = -1, DEVICE_AUTO = -2, DEVICE_ALL = -3 };
 
 typedef struct {
     /* what */
@@ -33,9 +37,9 @@ typedef struct {
     /* how long */
     int epochs, patience, close_mosaic, seed, deterministic;
     /* size and machine */
-    int batch, imgsz; /* batch is global */
-    int workers;      /* loaders on this node; -1: from the machine */
-    int devices[OPTIONS_DEVICES], n_devices; /* DEVICE_CPU, a CUDA ordinal, or one DEVICE_AUTO */
+    int batch, imgsz;                        /* batch is global */
+    int workers;                             /* loaders on this node; -1: from the machine */
+    int devices[OPTIONS_DEVICES], n_devices; /* DEVICE_CPU, a CUDA ordinal, or one AUTO or ALL */
     opt_amp_t amp;
     /* optimiser (facts/yolo.md 2 and 4) */
     opt_optimizer_t optimizer;
@@ -68,20 +72,29 @@ typedef struct option_spec option_spec_t; /* one table row, private to options.c
 
 /* Table defaults. */
 void options_default(options_t *o);
-/* One key=value word. ERR_CONFIG names the nearest known key, the legal range or the legal values. */
+/* One key=value word. ERR_CONFIG names the nearest known key, the legal range or the legal values.
+ */
 int options_set(options_t *o, const char *word);
 /* A YAML file of the same keys; origin is named in errors. */
 int options_load_yaml(options_t *o, const char *path);
 int options_load_yaml_text(options_t *o, const char *text, size_t bytes, const char *origin);
-/* Cross checks after all sources: batch over devices, imgsz rounded up (said once in *notes). */
+/* Cross checks after all sources: needed keys, batch over devices, imgsz rounded up. What is
+ * changed or not used is said in notes, a line each; "" when there is nothing to say. */
 int options_check(options_t *o, char *notes, size_t notes_bytes);
-/* The resolved configuration as YAML text that options_load_yaml_text reads back to the same values. */
+/* Replaces DEVICE_AUTO and DEVICE_ALL on a machine with so many usable GPUs (0: none, or no CUDA in
+ * this build) and checks ordinals, batch and amp against the devices. ERR_ENV for a device that is
+ * not there. */
+int options_resolve_devices(options_t *o, int gpus);
+/* The resolved configuration as YAML text that options_load_yaml_text reads back to the same
+ * values. The text's length, or negative when it does not fit into OPTIONS_YAML_BYTES or less. */
 int options_dump_yaml(const options_t *o, char *text, size_t bytes);
-/* The documented default file, which is pipeline.yaml to the byte (a test holds it). */
+/* The documented default file, which is pipeline.yaml to the byte (a test holds it). Returns as
+ * dump. */
 int options_document_yaml(char *text, size_t bytes);
-/* --help: sections, keys, types, defaults, ranges, one line each. Writes to a FILE-like callback. */
+/* --help: sections, keys, defaults, ranges, one line each, without a newline, to a callback. */
 void options_help(void (*line)(void *, const char *), void *user);
-/* 1 if the key was set by YAML or the command line rather than by the table's default. */
+/* 1 if the command line gave the key, or YAML gave it another value than the one before: the keys
+ * that pipeline.yaml only repeats are not set. */
 int options_was_set(const options_t *o, const char *key);
 
 #endif

@@ -73,5 +73,6 @@ uint32_t plan_cells(const plan_t *plan, const plan_batch_t *batch, uint32_t rank
 
 int plan_mosaic(const plan_t *plan, uint32_t epoch)
 {
-    return plan->close_mosaic == 0 || epoch + plan->close_mosaic < plan->epochs;
+    return plan->close_mosaic == 0 || plan->close_mosaic > plan->epochs ||
+           epoch < plan->epochs - plan->close_mosaic;
 }

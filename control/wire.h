@@ -34,6 +34,9 @@ typedef enum {
     WIRE_COMMAND,    /* sluice status / stop / scale -> coordinator */
     WIRE_REPLY,      /* coordinator -> command; JSON text follows */
     WIRE_CSV,        /* coordinator -> scribe: one results.csv row follows */
+    WIRE_RUN_INFO,   /* scribe -> coordinator: the run directory is made and locked; args.yaml follows */
+    WIRE_ARGS,       /* coordinator -> scribe: the resolved configuration for args.yaml follows */
+    WIRE_LOG,        /* coordinator -> scribe: lines of a process's stderr follow */
     WIRE_TYPES
 } wire_type_t;
 
@@ -155,18 +158,44 @@ typedef struct {
     char token[WIRE_TOKEN], pad[31];
 } wire_command_t;
 
-/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV; text follows in the last three. */
+/* What the scribe found or made; a resume's args.yaml text follows. */
+typedef struct {
+    wire_header_t head;
+    uint32_t resumed;    /* 1: the run directory held a run to go on with */
+    uint32_t next_epoch; /* resumed: first epoch that is not done */
+    uint32_t finished;   /* resumed: nothing is left to do */
+    uint32_t pad;
+    uint64_t free_bytes; /* of the run directory's file system */
+    char run_dir[4096];  /* absolute */
+} wire_run_info_t;
+
+typedef struct {
+    wire_header_t head;
+    char process[48]; /* "loader-3": the file is logs/loader-3.log */
+} wire_log_t;
+
+/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV, WIRE_ARGS; text follows in all but the
+ * first. */
 typedef struct {
     wire_header_t head;
 } wire_plain_t;
 
-/* Fills the header for a frame of `bytes` (fixed body plus text). */
+/* Fills the header for a frame of `bytes` (fixed body plus text, no NUL needed behind the text). */
 void wire_begin(void *frame, wire_type_t type, size_t bytes);
 /* Smallest frame of a type, 0 for an unknown type. */
 size_t wire_body_bytes(uint32_t type);
 /* 0 if the frame can be trusted to have its type's layout; terminates the fixed text fields. */
 int wire_check(void *frame, size_t bytes);
+/* The variable text behind the fixed body of a checked frame. A frame that bus_receive handed out has a
+ * NUL behind it, so there the text is a C string. */
+const char *wire_text(const void *frame, size_t *bytes);
 const char *wire_type_name(uint32_t type);
+/* What the processes of one run must share: version of the program and the layouts in shared memory. */
+const char *wire_build(void);
+/* The hash of file images in snapshot memory (wire_snapshot_t.checksum), 64 bits, not cryptographic. */
+uint64_t wire_checksum(const void *data, uint64_t bytes);
+/* Folds one value into a running hash. */
+uint64_t wire_mix(uint64_t hash, uint64_t value);
 /* What all must agree on for an epoch: a hash of (epoch, seed, list digest, ranks, batch, imgsz, mosaic). */
 uint64_t wire_agreement(const plan_t *plan, uint32_t epoch, uint64_t list_digest);
 

@@ -1,0 +1,317 @@
+#include "control/coordinator.h"
+
+#include "control/coordinator_state.h"
+
+#include "shm/err.h"
+#include "shm/futex.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { OUTBOX_SOFT = 8 << 20, OUTBOX_HARD = 64 << 20 };
+
+const char *run_state_name(run_state_t state)
+{
+    static const char *const names[] = {
+        [RUN_OPENING] = "opening the run directory", [RUN_SCANNING] = "reading the data set",
+        [RUN_STARTING] = "starting",                 [RUN_TRAINING] = "training",
+        [RUN_STOPPING] = "stopping",                 [RUN_LEAVING] = "ending",
+        [RUN_OVER] = "over"};
+    return names[state];
+}
+
+/* Commands find the run by what is written here; a run without it trains all the same. */
+static void register_run(coordinator_t *c)
+{
+    registry_entry_t e;
+    memset(&e, 0, sizeof e);
+    e.pid = getpid();
+    snprintf(e.endpoint, sizeof e.endpoint, "%s", c->endpoint);
+    snprintf(e.token, sizeof e.token, "%s", c->token);
+    snprintf(e.run_dir, sizeof e.run_dir, "%s", c->run_dir);
+    registry_remove(&c->registry);
+    if (registry_add(&e, &c->registry) < 0)
+        run_note(c, LOG_WARN, "sluice status will not find this run: %s", err_text());
+}
+
+/* What entering a state brings with it. */
+static void begin_state(coordinator_t *c)
+{
+    int rc = 0;
+    switch (c->state) {
+    case RUN_OPENING: rc = proc_start(c, proc_scribe(c)); break;
+    case RUN_SCANNING:
+        register_run(c);
+        c->cpus = (uint32_t)arena_cpus("");
+        rc = options_resolve_devices(&c->options, 0);
+        c->ranks = (uint32_t)c->options.n_devices;
+        /* A rank's threads share the quota; loaders come on top, for they mostly wait at small sizes. */
+        c->threads = c->cpus / c->ranks > 0 ? c->cpus / c->ranks : 1;
+        c->workers = c->options.workers > 0    ? (uint32_t)c->options.workers
+                     : c->cpus > c->ranks ? c->cpus - c->ranks
+                                          : 1;
+        if (rc == 0)
+            rc = options_dump_yaml(&c->options, c->yaml, sizeof c->yaml);
+        if (rc >= 0)
+            rc = proc_start(c, proc_scan(c));
+        break;
+    case RUN_STOPPING:
+        proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline);
+        break;
+    case RUN_LEAVING:
+        c->deadline_ns = clock_ns() + RUN_LEAVE_S * 1000000000ull;
+        proc_stop(c, BOARD_NONE, c->code < 0 && c->code != ERR_STOPPED ? WIRE_STOP_ERROR : WIRE_STOP_DONE,
+                  RUN_LEAVE_S);
+        break;
+    case RUN_STARTING:
+    case RUN_TRAINING:
+    case RUN_OVER: break;
+    }
+    if (rc < 0)
+        run_fail(c, rc, "%s", err_text());
+}
+
+/* A stop that came before the last epoch's end is one; a run that got there is done. */
+static void judge_end(coordinator_t *c)
+{
+    if (c->code < 0 || c->stopped_early || c->first_epoch + c->epochs_done >= c->plan.epochs)
+        return;
+    const proc_t *rank0 = proc_trainer(c, 0);
+    c->code = c->user_stop ? ERR_STOPPED : ERR_FAILED;
+    if (c->user_stop && rank0->bye_status == ERR_STOPPED)
+        snprintf(c->text, sizeof c->text, "%s (resume=%s)", rank0->bye_text, c->run_dir);
+    else if (c->user_stop)
+        snprintf(c->text, sizeof c->text, "stopped after a checkpoint; resume=%s goes on", c->run_dir);
+    else
+        snprintf(c->text, sizeof c->text, "the trainers left after %u of %u epochs without saying why",
+                 c->first_epoch + c->epochs_done, c->plan.epochs);
+}
+
+void run_enter(coordinator_t *c, run_state_t state)
+{
+    static const uint8_t from[] = {
+        [RUN_OPENING] = 1 << RUN_OPENING,
+        [RUN_SCANNING] = 1 << RUN_OPENING,
+        [RUN_STARTING] = 1 << RUN_SCANNING,
+        [RUN_TRAINING] = 1 << RUN_STARTING,
+        [RUN_STOPPING] = 1 << RUN_STARTING | 1 << RUN_TRAINING,
+        [RUN_LEAVING] = (1 << RUN_LEAVING) - 1,
+        [RUN_OVER] = 1 << RUN_LEAVING,
+    };
+    if (!(from[state] & 1 << c->state))
+        return;
+    int trained = c->state >= RUN_STARTING && !c->config->digest_only;
+    c->state = state;
+    c->state_ns = c->note_ns = clock_ns();
+    c->deadline_ns = 0;
+    if (state == RUN_LEAVING && trained)
+        judge_end(c);
+    begin_state(c);
+}
+
+void run_fail(coordinator_t *c, int code, const char *fmt, ...)
+{
+    char text[sizeof c->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (c->code < 0 && c->code != ERR_STOPPED) {
+        /* What a failure brings down has its say in the events only. */
+        event_t also;
+        event_begin(&also, "after-failure");
+        json_key_string(&also.json, "what", text);
+        event_end(c, &also);
+        return;
+    }
+    c->code = code < 0 ? code : ERR_FAILED;
+    memcpy(c->text, text, sizeof c->text);
+    event_t e;
+    event_begin(&e, "failure");
+    json_key_string(&e.json, "why", text);
+    json_key_string(&e.json, "state", run_state_name(c->state));
+    event_end(c, &e);
+    if (c->hub) {
+        /* Release with the bell: whoever wakes sees the word; partner: acquire loads of the bell. */
+        atomic_store_explicit(&c->hub->abort_word, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&c->hub->work_bell, 1, memory_order_release);
+        futex_wake(&c->hub->work_bell, INT_MAX);
+    }
+    run_enter(c, RUN_LEAVING);
+}
+
+void run_interrupt(coordinator_t *c, const char *who)
+{
+    event_t e;
+    c->interrupts++;
+    event_begin(&e, "stop");
+    json_key_string(&e.json, "by", who);
+    json_key_int(&e.json, "times", c->interrupts);
+    event_end(c, &e);
+    int waiting = c->state == RUN_LEAVING && clock_ns() - c->state_ns > RUN_LEAVE_S * 1000000000ull;
+    if (c->interrupts > 1 || waiting) {
+        run_note(c, LOG_WARN, "%s: everything is ended at once", who);
+        c->interrupts = 2;
+        if (c->code == 0 || c->code == ERR_STOPPED) {
+            c->code = ERR_FAILED;
+            snprintf(c->text, sizeof c->text, "ended at once by %s, without a checkpoint", who);
+        }
+        run_enter(c, RUN_LEAVING);
+        c->deadline_ns = clock_ns() + 3000000000ull;
+        proc_kill(c, 1);
+        return;
+    }
+    c->user_stop = 1;
+    if (c->state == RUN_LEAVING)
+        return;
+    if (!c->config->digest_only && (c->state == RUN_STARTING || c->state == RUN_TRAINING)) {
+        run_note(c, LOG_INFO, "%s: finishing the step and writing a checkpoint (at most %g s); again ends "
+                              "at once",
+                 who, c->options.stop_deadline);
+        run_enter(c, RUN_STOPPING);
+        return;
+    }
+    c->code = ERR_STOPPED;
+    snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
+             c->config->digest_only ? "" : " before training began");
+    run_enter(c, RUN_LEAVING);
+    proc_kill(c, 0);
+}
+
+static int make_names(coordinator_t *c)
+{
+    unsigned char random[24];
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return err_sys(ERR_ENV, "no random bytes");
+    for (int i = 0; i < 16; i++)
+        snprintf(c->token + 2 * i, 3, "%02x", random[i]);
+    int n = snprintf(c->endpoint, sizeof c->endpoint, "ipc://@sluice-");
+    for (int i = 16; i < 24; i++)
+        n += snprintf(c->endpoint + n, sizeof c->endpoint - (size_t)n, "%02x", random[i]);
+    return 0;
+}
+
+static int make_memfd(const char *name, int *fd)
+{
+    *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return *fd < 0 ? err_sys(ERR_ENV, "memfd %s", name) : 0;
+}
+
+static int begin(coordinator_t *c)
+{
+    int rc;
+    CHECK_GOTO(resume_absolute(&c->options, c->config->digest_only), rc, fail);
+    CHECK_GOTO(make_names(c), rc, fail);
+    CHECK_GOTO(loop_signals(c), rc, fail);
+    CHECK_GOTO(bus_listen(c->endpoint, &c->bus), rc, fail);
+    CHECK_GOTO(outbox_new(OUTBOX_SOFT, OUTBOX_HARD, &c->outbox), rc, fail);
+    CHECK_GOTO(board_create(RUN_PROCESSES, &c->board, &c->board_fd), rc, fail);
+    c->hub = board_hub(c->board);
+    CHECK_GOTO(make_memfd("sluice-catalog", &c->catalog_fd), rc, fail);
+    CHECK_GOTO(make_memfd("sluice-collective", &c->collective_fd), rc, fail);
+    CHECK_GOTO(make_memfd("sluice-snapshot", &c->snapshot_fd), rc, fail);
+    c->procs = calloc(RUN_PROCESSES, sizeof *c->procs);
+    if (!c->procs)
+        return err_set(ERR_ENV, "no memory for the table of processes");
+    proc_init(c);
+    CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
+    return 0;
+fail:
+    return rc;
+}
+
+static void end(coordinator_t *c)
+{
+    int fds[] = {c->signal_fd, c->board_fd, c->catalog_fd, c->collective_fd, c->snapshot_fd};
+    registry_remove(&c->registry);
+    for (uint32_t i = 0; c->procs && i < RUN_PROCESSES; i++)
+        if (c->procs[i].child.pid > 0)
+            supervise_close(&c->procs[i].child);
+    bus_close(&c->bus);
+    outbox_free(&c->outbox);
+    ledger_free(&c->ledger);
+    for (uint32_t r = 0; r < WIRE_RANKS; r++) {
+        if (c->rings[r])
+            ring_close(&c->rings[r]);
+        if (c->ring_fd[r] >= 0)
+            close(c->ring_fd[r]);
+    }
+    if (c->catalog)
+        catalog_close(&c->catalog);
+    if (c->board)
+        board_close(&c->board);
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    if (c->signal_fd >= 0)
+        sigprocmask(SIG_SETMASK, &c->old_mask, NULL);
+    free(c->procs);
+    free(c->position_digests);
+    free(c);
+}
+
+/* The newest checkpoint did not reach the disk: the run has not left what it promised. */
+static void judge_checkpoint(coordinator_t *c)
+{
+    if (!c->checkpoint_failed && c->snapshots_pending == 0)
+        return;
+    if (c->code < 0 && c->code != ERR_STOPPED)
+        return;
+    c->code = ERR_FAILED;
+    snprintf(c->text, sizeof c->text, "the last checkpoint was not written: %s",
+             c->checkpoint_failed ? c->checkpoint_text : "its storage did not answer");
+}
+
+static void tell_end(coordinator_t *c)
+{
+    coordinator_summary_t s = {.code = c->code,
+                               .run_dir = c->run_dir,
+                               .epochs_done = c->epochs_done,
+                               .best_epoch = c->best_epoch,
+                               .has_map = c->has_map,
+                               .stopped_early = c->stopped_early,
+                               .weights_saved = c->weights_saved,
+                               .map50 = c->best_map50,
+                               .map = c->best_map,
+                               .last_map = (double)c->last_epoch.map,
+                               .seconds = (double)(clock_ns() - c->start_ns) / 1e9,
+                               .stream = c->stream};
+    if (c->view->end)
+        c->view->end(c->view->user, &s);
+}
+
+int coordinator_run(const coordinator_config_t *config)
+{
+    coordinator_t *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(ERR_ENV, "no memory for the coordinator");
+    c->config = config;
+    c->view = &config->view;
+    c->options = config->options;
+    c->start_ns = clock_ns();
+    c->signal_fd = c->board_fd = c->catalog_fd = c->collective_fd = c->snapshot_fd = -1;
+    for (uint32_t r = 0; r < WIRE_RANKS; r++)
+        c->ring_fd[r] = -1;
+    int rc = begin(c);
+    if (rc < 0) {
+        c->code = rc;
+        snprintf(c->text, sizeof c->text, "%s", err_text());
+    } else {
+        run_enter(c, config->digest_only ? RUN_SCANNING : RUN_OPENING);
+        loop_run(c);
+        judge_checkpoint(c);
+        tell_end(c);
+    }
+    rc = c->code;
+    if (rc < 0)
+        err_set(rc, "%s", c->text);
+    end(c);
+    return rc;
+}

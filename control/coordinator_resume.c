@@ -1,0 +1,142 @@
+/* Paths resolved once, and the options of a resumed run (facts/yolo.md 8.5). */
+#include "control/coordinator_state.h"
+
+#include "shm/err.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Against the working folder and without looking at the path itself: it may be on storage that hangs. */
+static int make_absolute(char *path, const char *folder)
+{
+    char joined[OPTIONS_PATH_BYTES];
+    if (!path[0] || path[0] == '/')
+        return 0;
+    while (path[0] == '.' && path[1] == '/')
+        memmove(path, path + 2, strlen(path + 2) + 1);
+    int n = snprintf(joined, sizeof joined, "%s/%s", folder, path);
+    if (n < 0 || (size_t)n >= sizeof joined)
+        return err_set(ERR_CONFIG, "the path %.80s... is too long", path);
+    memcpy(path, joined, (size_t)n + 1);
+    return 0;
+}
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+int resume_absolute(options_t *o, int digest_only)
+{
+    char here[OPTIONS_PATH_BYTES], runs[OPTIONS_PATH_BYTES + 32];
+    int rc;
+    if (!getcwd(here, sizeof here))
+        return err_sys(ERR_ENV, "the working folder");
+    CHECK_GOTO(make_absolute(o->data, here), rc, fail);
+    CHECK_GOTO(make_absolute(o->resume, here), rc, fail);
+    /* A model's name stays a name; a file's path does not. */
+    if (strchr(o->model, '/') || ends_with(o->model, ".safetensors"))
+        CHECK_GOTO(make_absolute(o->model, here), rc, fail);
+    if (digest_only)
+        return 0;
+    /* A relative project lies under runs/detect (facts/yolo.md 6.8), which need not be written out. */
+    snprintf(runs, sizeof runs, "%s/runs/detect", here);
+    if (!o->project[0])
+        snprintf(o->project, sizeof o->project, "%.*s", OPTIONS_PATH_BYTES - 1, runs);
+    else if (strncmp(o->project, "runs/detect", 11) == 0)
+        CHECK_GOTO(make_absolute(o->project, here), rc, fail);
+    else
+        CHECK_GOTO(make_absolute(o->project, runs), rc, fail);
+    return 0;
+fail:
+    return rc;
+}
+
+/* Keys that a resume may change: facts/yolo.md 8.5's and those of this machine. The others decide what
+ * the run is. */
+static const char *const resume_keys[] = {
+    "imgsz",       "batch",       "device",  "close_mosaic", "workers",     "patience",
+    "val",         "save",        "save_period", "hsv_h",    "hsv_s",       "hsv_v",
+    "degrees",     "translate",   "scale",   "shear",        "perspective", "flipud",
+    "fliplr",      "bgr",         "mosaic",  "mixup",        "io",          "cache",
+    "ring_depth",  "inflight",    "digest",  "on_warning",   "max_pixels",  "max_scans",
+    "hang_timeout", "stop_deadline", NULL};
+
+static int may_change(const char *word, char *key, size_t bytes)
+{
+    size_t n = strcspn(word, "=");
+    snprintf(key, bytes, "%.*s", (int)n, word);
+    for (int i = 0; resume_keys[i]; i++)
+        if (strcmp(resume_keys[i], key) == 0)
+            return 1;
+    return 0;
+}
+
+/* The value of a key in a dump, up to its line's end. */
+static const char *dump_value(const char *dump, const char *key, int *length)
+{
+    size_t n = strlen(key);
+    for (const char *line = dump; line && *line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, n) == 0 && line[n] == ':') {
+            const char *value = line + n + 1;
+            value += strspn(value, " ");
+            *length = (int)strcspn(value, "\n");
+            return value;
+        }
+    }
+    *length = 0;
+    return "";
+}
+
+static int apply_word(coordinator_t *c, const char *word, char *before, char *after)
+{
+    char key[64];
+    options_t changed = c->options;
+    int rc, a, b, allowed = may_change(word, key, sizeof key);
+    if (strcmp(key, "resume") == 0)
+        return 0;
+    CHECK_GOTO(options_dump_yaml(&c->options, before, OPTIONS_YAML_BYTES), rc, fail);
+    CHECK_GOTO(options_set(&changed, word), rc, fail);
+    CHECK_GOTO(resume_absolute(&changed, 0), rc, fail);
+    CHECK_GOTO(options_dump_yaml(&changed, after, OPTIONS_YAML_BYTES), rc, fail);
+    const char *old = dump_value(before, key, &a), *new = dump_value(after, key, &b);
+    if (a == b && memcmp(old, new, (size_t)a) == 0)
+        return 0;
+    if (!allowed)
+        return err_set(ERR_CONFIG,
+                       "%s cannot change when a run is resumed: it was begun with %s: %.*s. Leave it out, "
+                       "or start a new run (model=%s/weights/last.safetensors begins with its weights)",
+                       key, key, a, old, c->run_dir);
+    run_note(c, LOG_INFO, "resume: %s changed from %.*s to %.*s", key, a, old, b, new);
+    c->options = changed;
+    return 0;
+fail:
+    return rc;
+}
+
+int resume_options(coordinator_t *c, const char *yaml, size_t bytes)
+{
+    options_t asked = c->options;
+    char *dumps = malloc(2 * (size_t)OPTIONS_YAML_BYTES);
+    int rc;
+    if (!dumps)
+        return err_set(ERR_ENV, "no memory for the run's options");
+    options_default(&c->options);
+    CHECK_GOTO(options_load_yaml_text(&c->options, yaml, bytes, "the run's args.yaml"), rc, fail);
+    memcpy(c->options.resume, asked.resume, sizeof c->options.resume);
+    for (int i = 0; i < c->config->n_words; i++)
+        CHECK_GOTO(apply_word(c, c->config->words[i], dumps, dumps + OPTIONS_YAML_BYTES), rc, fail);
+    CHECK_GOTO(options_check(&c->options, dumps, OPTIONS_YAML_BYTES), rc, fail);
+    if (dumps[0])
+        run_note(c, LOG_INFO, "%s", dumps);
+    run_note(c, LOG_INFO, "resume: %s goes on at the beginning of epoch %u of %d; everything else is as in its "
+                          "args.yaml",
+             c->run_dir, c->first_epoch + 1, c->options.epochs);
+fail:
+    free(dumps);
+    return rc;
+}

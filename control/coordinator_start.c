@@ -1,0 +1,238 @@
+/* From the sample list to armed rings: issues told, plan made, memory compared and reserved. */
+#include "control/coordinator_state.h"
+
+#include "shm/err.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    START_ISSUES_SHOWN = 20,
+    START_MARGIN = 128 << 20,       /* coordinator, scribe, and what the kernel needs */
+    START_LOADER_MARGIN = 32 << 20, /* a loader's private buffers: files under way, decoded rows */
+    START_LABELS = 4,               /* images of a mosaic; twice with mixup */
+};
+
+static void tell_issues(coordinator_t *c)
+{
+    uint32_t n = catalog_issues(c->catalog), dropped = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const catalog_issue_t *issue = catalog_issue(c->catalog, i);
+        const char *path = catalog_string(c->catalog, issue->path);
+        const char *reason = catalog_string(c->catalog, issue->reason);
+        const char *what = issue->kind == CATALOG_DROPPED ? "left out" : "remark";
+        dropped += issue->kind == CATALOG_DROPPED;
+        event_t e;
+        event_begin(&e, issue->kind == CATALOG_DROPPED ? "sample-left-out" : "sample-remark");
+        json_key_string(&e.json, "path", path);
+        json_key_string(&e.json, "reason", reason);
+        json_key_string(&e.json, "split", issue->split == CATALOG_TRAIN ? "train" : "val");
+        event_end(c, &e);
+        if (i < START_ISSUES_SHOWN)
+            run_note(c, LOG_WARN, "%s: %s: %s", what, path, reason);
+    }
+    if (n > START_ISSUES_SHOWN)
+        run_note(c, LOG_WARN, "and %u more%s", n - START_ISSUES_SHOWN,
+                 c->config->digest_only ? "" : "; all are in events.jsonl");
+    run_note(c, LOG_INFO, "data: %u training images (%u without objects), %u for validation, %u left out",
+             catalog_count(c->catalog, CATALOG_TRAIN), catalog_backgrounds(c->catalog, CATALOG_TRAIN),
+             catalog_count(c->catalog, CATALOG_VAL), dropped);
+}
+
+static int make_plan(coordinator_t *c)
+{
+    const options_t *o = &c->options;
+    plan_t *p = &c->plan;
+    memset(p, 0, sizeof *p);
+    p->seed = (uint64_t)o->seed;
+    p->n_train = catalog_count(c->catalog, CATALOG_TRAIN);
+    p->n_val = catalog_count(c->catalog, CATALOG_VAL);
+    p->ranks = c->ranks;
+    p->batch = (uint32_t)o->batch;
+    p->val_batch = 2 * p->batch / p->ranks; /* facts/yolo.md 4.2 */
+    p->imgsz = (uint32_t)o->imgsz;
+    p->epochs = (uint32_t)o->epochs;
+    p->first_epoch = c->first_epoch;
+    p->val_every_epoch = (uint32_t)o->val;
+    p->close_mosaic = (uint32_t)o->close_mosaic;
+    p->mosaic_window = (uint32_t)o->mosaic_window;
+    if (p->n_train == 0)
+        return err_set(ERR_DATA, "%s has no usable training image", o->data);
+    if (p->first_epoch >= p->epochs)
+        return err_set(ERR_CONFIG, "the run in %s has done its %u epochs: there is nothing to resume",
+                       c->run_dir, p->epochs);
+    return 0;
+}
+
+/* The largest batch that any slot must hold: validation batches have shapes of their own
+ * (facts/yolo.md 6.1). */
+static void size_ring(coordinator_t *c)
+{
+    const plan_t *p = &c->plan;
+    ring_config_t *r = &c->ring_config;
+    uint32_t cells = p->batch / p->ranks;
+    memset(r, 0, sizeof *r);
+    r->depth = (uint32_t)c->options.ring_depth;
+    r->digest = c->config->digest_only || c->options.digest;
+    r->cells = cells;
+    r->image_bytes = (uint64_t)cells * p->imgsz * p->imgsz * 3;
+    for (uint32_t first = 0; first < p->n_val; first += p->val_batch) {
+        uint32_t h, w, n = p->n_val - first < p->val_batch ? p->n_val - first : p->val_batch;
+        catalog_val_shape(c->catalog, first, n, p->imgsz, &h, &w);
+        uint64_t bytes = (uint64_t)n * h * w * 3;
+        if (bytes > r->image_bytes)
+            r->image_bytes = bytes;
+        if (n > r->cells)
+            r->cells = n;
+    }
+    uint32_t images = c->options.mixup > 0 ? 2 * START_LABELS : START_LABELS;
+    uint64_t cap = (uint64_t)catalog_max_labels(c->catalog) * images;
+    r->label_cap = cap < 1 ? 1 : (uint32_t)cap;
+}
+
+/* Before anything is reserved: above a memory limit fallocate is an OOM kill, not an error (design 3). */
+static int check_memory(coordinator_t *c)
+{
+    uint64_t ring = ring_bytes(&c->ring_config), mib = 1 << 20;
+    uint64_t margin = START_MARGIN + (uint64_t)c->workers * START_LOADER_MARGIN;
+    uint64_t need = ring * c->ranks + margin;
+    int rc = arena_budget("", &c->budget);
+    if (rc < 0)
+        return rc;
+    if (need <= c->budget.available)
+        return 0;
+    return err_set(ERR_ENV,
+                   "the batch rings need %llu MiB (%u of %llu MiB) and the processes %llu MiB, and %llu MiB "
+                   "are available (%s): lower ring_depth (%d), batch (%d), imgsz (%d) or workers (%u)",
+                   (unsigned long long)(ring * c->ranks / mib), c->ranks,
+                   (unsigned long long)(ring / mib), (unsigned long long)(margin / mib),
+                   (unsigned long long)(c->budget.available / mib), c->budget.source,
+                   c->options.ring_depth, c->options.batch, c->options.imgsz, c->workers);
+}
+
+static int make_rings(coordinator_t *c)
+{
+    uint32_t depth = c->ring_config.depth;
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        char name[32];
+        uint32_t cells[64]; /* ring_depth is at most 64: its row in the table of options */
+        snprintf(name, sizeof name, "sluice-ring-%u", r);
+        int rc = ring_create(&c->ring_config, name, &c->rings[r], &c->ring_fd[r]);
+        if (rc < 0)
+            return err_add(rc, "rank %u", r);
+        ring_set_bell(c->rings[r], &c->hub->work_bell);
+        for (uint32_t i = 0; i < depth && i < 64; i++) {
+            plan_batch_t b = plan_locate(&c->plan, i);
+            cells[i] = plan_cells(&c->plan, &b, r);
+        }
+        ring_arm(c->rings[r], cells);
+    }
+    return 0;
+}
+
+/* The resolved options, as every process and args.yaml get them. */
+static int publish_options(coordinator_t *c)
+{
+    int rc = options_dump_yaml(&c->options, c->yaml, sizeof c->yaml);
+    if (rc < 0)
+        return rc;
+    record_text(c, WIRE_ARGS, c->yaml, strlen(c->yaml), 0);
+    return 0;
+}
+
+static void tell_start(coordinator_t *c)
+{
+    event_t e;
+    event_begin(&e, "start");
+    json_key_string(&e.json, "run_dir", c->run_dir);
+    json_key_string(&e.json, "model", c->options.model);
+    json_key_string(&e.json, "data", c->options.data);
+    json_key_uint(&e.json, "epochs", c->plan.epochs);
+    json_key_uint(&e.json, "first_epoch", c->plan.first_epoch + 1);
+    json_key_uint(&e.json, "ranks", c->ranks);
+    json_key_uint(&e.json, "loaders", c->workers);
+    json_key_uint(&e.json, "batch", c->plan.batch);
+    json_key_uint(&e.json, "imgsz", c->plan.imgsz);
+    json_key_uint(&e.json, "seed", c->plan.seed);
+    json_key_uint(&e.json, "train_images", c->plan.n_train);
+    json_key_uint(&e.json, "val_images", c->plan.n_val);
+    char digest[24];
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)c->list_digest);
+    json_key_string(&e.json, "list_digest", digest);
+    json_key_bool(&e.json, "resumed", c->resumed);
+    event_end(c, &e);
+}
+
+int start_from_list(coordinator_t *c)
+{
+    int rc;
+    CHECK_GOTO(catalog_open(c->catalog_fd, &c->catalog), rc, fail);
+    c->list_digest = catalog_digest(c->catalog);
+    tell_issues(c);
+    CHECK_GOTO(make_plan(c), rc, fail);
+    size_ring(c);
+    CHECK_GOTO(check_memory(c), rc, fail);
+    CHECK_GOTO(publish_options(c), rc, fail);
+    CHECK_GOTO(make_rings(c), rc, fail);
+    CHECK_GOTO(ledger_new(c->plan.n_train, c->plan.n_val, &c->ledger), rc, fail);
+    tell_start(c);
+    c->epochs_announced = c->plan.first_epoch;
+    if (c->config->digest_only) {
+        CHECK_GOTO(digest_begin(c), rc, fail);
+        run_enter(c, RUN_STARTING);
+        run_enter(c, RUN_TRAINING);
+    } else {
+        run_enter(c, RUN_STARTING);
+        for (uint32_t r = 0; r < c->ranks; r++)
+            CHECK_GOTO(proc_start(c, proc_trainer(c, r)), rc, fail);
+    }
+    proc_scale_loaders(c);
+    return 0;
+fail:
+    return rc;
+}
+
+void start_table(coordinator_t *c)
+{
+    coordinator_table_t t = {.options = &c->options,
+                             .plan = &c->plan,
+                             .catalog = c->catalog,
+                             .run_dir = c->run_dir,
+                             .resumed = c->resumed,
+                             .workers = c->workers,
+                             .threads = c->threads,
+                             .cpus = c->cpus,
+                             .ring_bytes = ring_bytes(&c->ring_config),
+                             .ring = c->ring_config,
+                             .budget = c->budget,
+                             .disk_free = c->disk_free};
+    for (uint32_t r = 0; r < c->ranks; r++)
+        t.memory[r] =
+            atomic_load_explicit(&board_page(c->board, proc_trainer(c, r)->page)->memory_bytes,
+                                 memory_order_relaxed);
+    if (c->view->start)
+        c->view->start(c->view->user, &t);
+}
+
+void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w)
+{
+    int works = p->kind == BOARD_TRAINER || p->kind == BOARD_LOADER;
+    w->plan = c->plan;
+    w->list_digest = c->list_digest;
+    w->board_fd = c->board_fd;
+    w->catalog_fd = works ? c->catalog_fd : -1;
+    w->collective_fd = p->kind == BOARD_TRAINER ? c->collective_fd : -1;
+    w->snapshot_fd = p->kind == BOARD_TRAINER || p->kind == BOARD_SCRIBE ? c->snapshot_fd : -1;
+    for (uint32_t r = 0; r < WIRE_RANKS; r++)
+        w->ring_fd[r] = r < c->ranks && (p->kind == BOARD_LOADER ||
+                                         (p->kind == BOARD_TRAINER && p->index == r))
+                            ? c->ring_fd[r]
+                            : -1;
+    w->board_page = p->page;
+    w->threads = p->kind == BOARD_TRAINER ? c->threads : 1;
+    w->workers = c->workers;
+    w->devices = c->ranks;
+    w->device = p->kind == BOARD_TRAINER ? c->options.devices[p->index] : DEVICE_CPU;
+    snprintf(w->run_dir, sizeof w->run_dir, "%s", c->run_dir);
+}

@@ -1,0 +1,229 @@
+/* What the coordinator's files share (private to control/coordinator*.c).
+ *
+ *   coordinator.c           begin, end, the states of a run, failure
+ *   coordinator_loop.c      the one poll loop: signals, deadlines, what is due
+ *   coordinator_process.c   starting processes, their ends, respawn
+ *   coordinator_message.c   what a message does
+ *   coordinator_start.c     from the sample list to armed rings
+ *   coordinator_resume.c    options of a resumed run
+ *   coordinator_record.c    events, logs and rows on their way to the scribe; notes
+ *   coordinator_digest.c    sluice digest: the rings are read here
+ *   coordinator_status.c    answers to commands
+ *
+ * States of a run (run_state_t); only run_enter changes the state:
+ *
+ *   OPENING --run directory locked--> SCANNING --list, memory, rings--> STARTING
+ *     --all trainers ready--> TRAINING --all trainers have left--> LEAVING --all have ended--> OVER
+ *   STARTING, TRAINING --Ctrl-C, sluice stop--> STOPPING --trainers have left--> LEAVING
+ *   any --run_fail, a stop before STARTING--> LEAVING;  any --second Ctrl-C--> LEAVING, all killed
+ * A digest run has no OPENING, and TRAINING begins when the rings are armed.
+ */
+#ifndef SLUICE_CONTROL_COORDINATOR_STATE_H
+#define SLUICE_CONTROL_COORDINATOR_STATE_H
+
+#include "control/coordinator.h"
+
+#include "control/bus.h"
+#include "control/json.h"
+#include "control/ledger.h"
+#include "control/outbox.h"
+#include "control/registry.h"
+#include "control/supervise.h"
+#include "shm/board.h"
+
+#include <signal.h>
+
+enum {
+    RUN_LOADERS_MAX = 1024,
+    RUN_PROCESSES = 2 + WIRE_RANKS + RUN_LOADERS_MAX,
+    RUN_TICK_MS = 100,
+    RUN_HELLO_S = 60,    /* from exec to hello, on a machine that is busy */
+    RUN_READY_S = 900,   /* a trainer's start-up: model, memory, weights */
+    RUN_SCAN_S = 600,    /* a scan without any progress */
+    RUN_LEAVE_S = 5,     /* to leave when all work is done */
+    RUN_LAST_WORDS_MS = 500, /* for a goodbye still on its way when its sender has ended */
+    RUN_DEATHS = 5,      /* loaders that may die without a cell done in between */
+    RUN_EVENT_BYTES = 8192,
+};
+
+typedef enum {
+    RUN_OPENING = 0, /* the scribe makes and locks the run directory */
+    RUN_SCANNING,    /* the scan reads the data set */
+    RUN_STARTING,    /* trainers build their models */
+    RUN_TRAINING,
+    RUN_STOPPING, /* asked to stop: trainers checkpoint and leave */
+    RUN_LEAVING,  /* trainers are gone; loaders leave, the scribe finishes */
+    RUN_OVER,
+} run_state_t;
+
+typedef enum {
+    PROC_NONE = 0, /* no such process at present */
+    PROC_STARTED,  /* forked; its hello is awaited until deadline_ns */
+    PROC_JOINED,   /* welcomed */
+    PROC_ENDED,    /* reaped; its goodbye may still be on the way */
+} proc_state_t;
+
+typedef struct {
+    uint32_t kind, index; /* board_kind_t */
+    uint32_t incarnation; /* of the run's processes, counted from 1: also the owner in claim words */
+    uint32_t page;        /* of the board */
+    proc_state_t state;
+    uint64_t since_ns, deadline_ns; /* of the state; 0: no deadline */
+    supervise_child_t child;
+    char identity[BUS_IDENTITY], name[48]; /* "loader-3.17", "loader-3" */
+    int ready;                             /* trainer: READY has come */
+    int said_bye, bye_status;
+    char bye_text[WIRE_TEXT];
+    int stop_sent;         /* a wire_stop_why_t + 1 */
+    int kill_sent;
+    uint32_t epochs_sent;  /* announcements below this epoch */
+    uint32_t ledger_sent;  /* entries */
+    uint64_t respawn_ns;   /* PROC_NONE: when to start again; 0: not */
+    uint32_t deaths;       /* in a row, without a cell of its own in between */
+    size_t line_used;      /* of a line of stderr not yet complete */
+    char line[4096];
+    char last_words[WIRE_TEXT]; /* last error line, else last line */
+    int last_is_error;
+} proc_t;
+
+typedef struct coordinator {
+    const coordinator_config_t *config;
+    const coordinator_view_t *view;
+    options_t options;
+    run_state_t state;
+    uint64_t state_ns, start_ns, last_tick_ns;
+    uint64_t deadline_ns; /* of the state; 0: none */
+    int interrupts;       /* Ctrl-C so far */
+    int user_stop;
+    int code; /* first failure, or ERR_STOPPED */
+    char text[8192];
+
+    bus_t *bus;
+    char endpoint[64], token[WIRE_TOKEN];
+    int signal_fd;
+    sigset_t old_mask;
+    registry_t *registry;
+    char run_dir[4096];
+    uint64_t disk_free;
+    int resumed;
+    uint32_t first_epoch;
+
+    board_t *board;
+    board_hub_t *hub;
+    int board_fd, catalog_fd, collective_fd, snapshot_fd;
+    int ring_fd[WIRE_RANKS];
+    ring_t *rings[WIRE_RANKS];
+    ring_config_t ring_config;
+    catalog_t *catalog;
+    uint64_t list_digest;
+    plan_t plan;
+    ledger_t *ledger;
+    arena_budget_t budget;
+    uint32_t ranks, cpus, threads, workers; /* workers: loaders wanted */
+    char yaml[1 << 17];                     /* resolved options, for welcomes and args.yaml */
+
+    outbox_t *outbox; /* to the scribe */
+    uint64_t dropped_told;
+    proc_t *procs; /* RUN_PROCESSES: scribe, scan, trainers, loaders */
+    uint32_t incarnations;
+    uint32_t epochs_announced;
+    uint32_t deaths;      /* loaders that died since cells_at_death */
+    uint64_t cells_at_death, cells_before; /* cells_before: done by loaders that are gone */
+    uint32_t snapshots_pending, checkpoint_failed;
+    char checkpoint_text[WIRE_TEXT];
+    wire_progress_t progress[WIRE_RANKS];
+    wire_epoch_end_t last_epoch; /* epochs_done > 0 */
+    uint32_t epochs_done, best_epoch;
+    double best_map, best_map50;
+    int has_map, stopped_early, weights_saved, scribe_told_stop, end_told;
+    uint64_t note_ns; /* last remark on a state that takes long */
+    uint64_t scan_beat_ns, scan_progress;
+
+    /* sluice digest */
+    uint64_t digest_seq, stream;
+    uint32_t digest_rank;
+    uint64_t *position_digests; /* of the epoch's positions below n_train */
+} coordinator_t;
+
+/* coordinator.c */
+void run_enter(coordinator_t *c, run_state_t state);
+const char *run_state_name(run_state_t state);
+/* Notes the first failure (code, text) and tears the run down. */
+void run_fail(coordinator_t *c, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Ctrl-C, SIGTERM, `sluice stop`: checkpoint and leave; again: leave now. */
+void run_interrupt(coordinator_t *c, const char *who);
+
+/* coordinator_process.c */
+proc_t *proc_scribe(coordinator_t *c);
+proc_t *proc_scan(coordinator_t *c);
+proc_t *proc_trainer(coordinator_t *c, uint32_t rank);
+proc_t *proc_loader(coordinator_t *c, uint32_t index);
+proc_t *proc_find(coordinator_t *c, const char *identity);
+static inline int proc_alive(const proc_t *p)
+{
+    return p->state == PROC_STARTED || p->state == PROC_JOINED;
+}
+/* Any process of the kind that is alive (BOARD_NONE: of any kind but the scribe). */
+int proc_any_alive(coordinator_t *c, uint32_t kind);
+void proc_init(coordinator_t *c);
+int proc_start(coordinator_t *c, proc_t *p);
+/* Reaps, reads last words, and draws the conclusions. */
+void proc_collect(coordinator_t *c);
+/* Sends a frame; a full pipe or a vanished peer is not an error here: who is dead is seen elsewhere. */
+int proc_send(coordinator_t *c, const proc_t *p, const void *frame, size_t bytes);
+/* WIRE_STOP to every live process of a kind (BOARD_NONE: all but the scribe). */
+void proc_stop(coordinator_t *c, uint32_t kind, wire_stop_why_t why, double seconds);
+void proc_kill(coordinator_t *c, int with_scribe);
+/* Starts missing and stops surplus loaders. */
+void proc_scale_loaders(coordinator_t *c);
+/* Announcements, ledger entries and stops that a process has not had yet. */
+void proc_catch_up(coordinator_t *c, proc_t *p);
+uint64_t run_cells_done(coordinator_t *c);
+
+/* coordinator_message.c */
+void message_drain(coordinator_t *c);
+
+/* coordinator_start.c */
+/* The sample list is there: issues, plan, memory, rings, then trainers and loaders. */
+int start_from_list(coordinator_t *c);
+/* Every trainer is ready: the start table. */
+void start_table(coordinator_t *c);
+void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w);
+
+/* coordinator_resume.c */
+/* Paths made absolute, once, without touching storage. */
+int resume_absolute(options_t *o, int digest_only);
+/* The options of a resumed run: args.yaml, then what the command line may change. */
+int resume_options(coordinator_t *c, const char *yaml, size_t bytes);
+
+/* coordinator_record.c */
+void run_note(coordinator_t *c, log_level_t level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* One line for events.jsonl: event_begin writes time and name; the caller adds keys; event_end sends. */
+typedef struct {
+    json_t json;
+    char text[RUN_EVENT_BYTES];
+} event_t;
+void event_begin(event_t *e, const char *name);
+void event_end(coordinator_t *c, event_t *e);
+/* A frame of text for the scribe. */
+void record_text(coordinator_t *c, wire_type_t type, const char *text, size_t bytes, int droppable);
+void record_csv(coordinator_t *c, const wire_epoch_end_t *e);
+/* What a process wrote to its standard error. final: take an incomplete last line too. */
+void record_stderr(coordinator_t *c, proc_t *p, int final);
+void record_flush(coordinator_t *c);
+
+/* coordinator_digest.c */
+int digest_begin(coordinator_t *c);
+/* Reads what is ready, for at most a few milliseconds. */
+void digest_pump(coordinator_t *c);
+
+/* coordinator_status.c */
+void status_answer(coordinator_t *c, const char *to, const wire_command_t *command);
+
+/* coordinator_loop.c */
+int loop_signals(coordinator_t *c);
+void loop_run(coordinator_t *c);
+
+#endif

@@ -1,0 +1,26 @@
+/* What an engine of the reader provides; private to reader*.c. */
+#ifndef SLUICE_LOADER_READER_ENGINE_H
+#define SLUICE_LOADER_READER_ENGINE_H
+
+#include "loader/reader.h"
+
+typedef struct {
+    const char *name;
+    /* NULL with err_text and *why_not (short) when the engine cannot run here. */
+    int (*open)(uint32_t depth, void **engine);
+    /* Must not wait for files still under way; `left` says how many there are. */
+    void (*close)(void *engine, uint32_t left);
+    int (*submit)(void *engine, reader_file_t *file);
+    /* Returns how many files became DONE, or a negative code. */
+    int (*poll)(void *engine, int timeout_ms);
+} reader_engine_t;
+
+extern const reader_engine_t reader_uring, reader_threads;
+
+/* Bytes to ask for next: what is expected and one more, which shows a file that has grown. */
+static inline size_t reader_rest(const reader_file_t *file)
+{
+    return (size_t)(file->expected + 1 - file->bytes);
+}
+
+#endif

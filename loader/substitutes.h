@@ -1,0 +1,24 @@
+/* A loader's view of the substitution ledger (design 4): which sample is read in place of which.
+ *
+ * Filled from WIRE_LEDGER messages, in any order and repeatedly; one thread.
+ */
+#ifndef SLUICE_LOADER_SUBSTITUTES_H
+#define SLUICE_LOADER_SUBSTITUTES_H
+
+#include "control/wire.h"
+
+typedef struct {
+    wire_ledger_t *entries; /* owned; at most one for each (split, sample) */
+    uint32_t count, capacity;
+} substitutes_t;
+
+void substitutes_init(substitutes_t *s);
+void substitutes_fini(substitutes_t *s);
+/* Adds an entry or replaces that of the same sample. ERR_ENV without memory. */
+int substitutes_add(substitutes_t *s, const wire_ledger_t *entry);
+/* The sample to read for `sample` in the cell at (epoch, position): entries that hold there are
+ * followed until a sample has none. */
+uint32_t substitutes_resolve(const substitutes_t *s, uint32_t split, uint32_t sample,
+                             uint32_t epoch, uint64_t position);
+
+#endif

@@ -1,0 +1,165 @@
+/* `sluice help`, `sluice help NAME`, `sluice version`: what is printed comes from the tables. */
+#include "tools/commands.h"
+
+#include "control/options.h"
+#include "shm/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const command_t commands[] = {
+    {"train", cmd_train, "train a detector: from image files to weights with a measured mAP"},
+    {"status", cmd_status, "show what every process of a run is doing"},
+    {"digest", cmd_digest, "run the loaders alone and print the digests of what they make"},
+    {"sample", cmd_sample, "write a synthetic inspection data set to try things on"},
+    {"model", cmd_model, "print a model's layers, shapes, parameters and GFLOPs"},
+    {"help", cmd_help, "explain a command"},
+    {"version", cmd_version, "print the version"},
+    {NULL, NULL, NULL},
+};
+
+const command_t *command_find(const char *name)
+{
+    for (const command_t *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+static void print_line(void *user, const char *line)
+{
+    (void)user;
+    puts(line);
+}
+
+static void help_train(void)
+{
+    puts("sluice train data=FILE [key=value ...]\n"
+         "\n"
+         "Trains a detector. Options come from cfg=FILE (else ./pipeline.yaml, where there is "
+         "one), then\n"
+         "from the command line, which wins. Ctrl-C finishes the step, writes a checkpoint and "
+         "leaves.\n"
+         "\n"
+         "  sluice train data=defects.yaml model=yolo11m epochs=200 imgsz=2048 batch=32 "
+         "device=0,1,2,3\n"
+         "\n"
+         "Exit status: 0 done, 1 the run failed, 2 usage or configuration, 3 the data set cannot "
+         "be used,\n"
+         "4 the machine cannot be used (memory, permissions, devices), 5 stopped by the user after "
+         "a\n"
+         "checkpoint.");
+    options_help(print_line, NULL);
+}
+
+static void help_digest(void)
+{
+    puts("sluice digest data=FILE [--samples] [key=value ...]\n"
+         "\n"
+         "Runs the loaders without trainers and prints a line `epoch step rank digest` a batch, "
+         "then\n"
+         "`stream DIGEST` over all cells in order of position. --samples adds each cell's sample "
+         "numbers.\n"
+         "The stream does not depend on workers= nor on how many devices share the batch. The "
+         "options are\n"
+         "those of train (`sluice help train`); data, imgsz, batch, device, workers, epochs, seed "
+         "and the\n"
+         "augmentation matter here.\n"
+         "\n"
+         "  sluice digest data=defects.yaml imgsz=640 batch=16 device=cpu,cpu workers=4 epochs=1");
+}
+
+static void help_status(void)
+{
+    puts("sluice status [RUN]\n"
+         "\n"
+         "Shows each process of a run: its phase and since when, a loader's images under way, a "
+         "trainer's\n"
+         "step and what it waits for. RUN is a run's folder, as in runs/detect/train; it may be "
+         "left out\n"
+         "while one run is alive.");
+}
+
+static void help_sample(void)
+{
+    puts("sluice sample out=DIR [images=N] [imgsz=2048] [seed=0]\n"
+         "\n"
+         "Writes a made-up inspection data set with exact boxes: images/train, images/val, labels/ "
+         "and\n"
+         "data.yaml in DIR. The same arguments write the same bytes.\n"
+         "\n"
+         "  sluice sample out=sample images=200 imgsz=640");
+}
+
+static void help_model(void)
+{
+    puts(
+        "sluice model NAME [nc=80] [imgsz=640]\n"
+        "\n"
+        "Prints the layers of yolo11 or yolov8 (n, s, m, l, x) with shapes, parameters and GFLOPs\n"
+        "(convolutions, two a multiplication).\n"
+        "\n"
+        "  sluice model yolo11m nc=4 imgsz=1024");
+}
+
+static void help_help(void)
+{
+    puts("sluice help [COMMAND]\n"
+         "\n"
+         "Lists the commands, or explains one. `sluice COMMAND --help` is the same.");
+}
+
+static void help_version(void)
+{
+    puts("sluice version\n"
+         "\n"
+         "Prints the version.");
+}
+
+static void help_all(void)
+{
+    puts("sluice trains YOLO11 and YOLOv8 detectors on high-resolution images.\n"
+         "\n"
+         "  sluice COMMAND [key=value ...]\n");
+    for (const command_t *c = commands; c->name; c++)
+        printf("  %-8s  %s\n", c->name, c->summary);
+    puts("\n"
+         "`sluice help COMMAND` explains one. To begin:\n"
+         "\n"
+         "  sluice sample out=sample images=200 imgsz=640\n"
+         "  sluice train data=sample/data.yaml model=yolo11n imgsz=320 epochs=20");
+}
+
+int cmd_help(int argc, char **argv)
+{
+    static const struct {
+        int (*run)(int, char **);
+        void (*explain)(void);
+    } pages[] = {
+        {cmd_train, help_train},     {cmd_digest, help_digest}, {cmd_status, help_status},
+        {cmd_sample, help_sample},   {cmd_model, help_model},   {cmd_help, help_help},
+        {cmd_version, help_version},
+    };
+    if (argc < 2) {
+        help_all();
+        return 0;
+    }
+    const command_t *command = command_find(argv[1]);
+    if (argc > 2)
+        return err_set(ERR_CONFIG, "help explains one command at a time; '%s' is too much",
+                       argv[2]);
+    if (!command)
+        return err_set(ERR_CONFIG, "'%s' is not a command; `sluice help` lists them", argv[1]);
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++)
+        if (pages[i].run == command->run)
+            pages[i].explain();
+    return 0;
+}
+
+int cmd_version(int argc, char **argv)
+{
+    if (argc > 1)
+        return err_set(ERR_CONFIG, "version takes no '%s'", argv[1]);
+    puts("sluice " SLUICE_VERSION);
+    return 0;
+}

@@ -1,0 +1,235 @@
+#include "tools/progress.h"
+
+#include "shm/err.h"
+#include "shm/futex.h"
+#include "trainer/schedule.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHOW_TTY_NS = 200000000, SHOW_PLAIN_S = 30 };
+
+static void clear_line(progress_t *p)
+{
+    if (p->line_shown)
+        fputs("\r\033[K", stdout);
+    p->line_shown = 0;
+}
+
+static void format_bytes(char *text, size_t room, uint64_t bytes)
+{
+    double mib = (double)bytes / (1 << 20);
+    if (mib < 1024)
+        snprintf(text, room, "%.0f MiB", mib);
+    else
+        snprintf(text, room, "%.1f GiB", mib / 1024);
+}
+
+static void format_time(char *text, size_t room, double seconds)
+{
+    unsigned long s = seconds > 0 ? (unsigned long)(seconds + 0.5) : 0;
+    if (s < 3600)
+        snprintf(text, room, "%lu:%02lu", s / 60, s % 60);
+    else
+        snprintf(text, room, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
+}
+
+static void on_note(void *user, log_level_t level, const char *text)
+{
+    progress_t *p = user;
+    clear_line(p);
+    fflush(stdout);
+    fprintf(stderr, "%s%s\n", level == LOG_WARN ? "warning: " : level == LOG_ERROR ? "error: " : "", text);
+}
+
+static void on_scanning(void *user, uint64_t done, uint64_t of)
+{
+    progress_t *p = user;
+    uint64_t now = clock_ns();
+    if (!p->tty || (now - p->shown_ns < SHOW_TTY_NS && done < of))
+        return;
+    p->shown_ns = now;
+    clear_line(p);
+    printf("reading the data set: %llu of %llu files", (unsigned long long)done, (unsigned long long)of);
+    p->line_shown = 1;
+    fflush(stdout);
+}
+
+static void print_ranks(const coordinator_table_t *t)
+{
+    for (uint32_t r = 0; r < t->plan->ranks; r++) {
+        char device[32], need[32], left[32];
+        if (t->options->devices[r] < 0)
+            snprintf(device, sizeof device, "cpu, %u thread%s", t->threads, t->threads == 1 ? "" : "s");
+        else
+            snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
+        format_bytes(need, sizeof need, t->memory[r]);
+        format_bytes(left, sizeof left, t->budget.available);
+        printf("  rank %-6u %s: holds %s; %s were available (%s)\n", r, device, need, left,
+               t->budget.source);
+    }
+}
+
+static void print_schedule(const coordinator_table_t *t)
+{
+    schedule_t s;
+    schedule_point_t at = {.accumulate = 1};
+    const plan_t *p = t->plan;
+    uint32_t steps = plan_train_steps(p);
+    schedule_init(&s, t->options, p->n_train, steps, catalog_classes(t->catalog));
+    schedule_at(&s, s.warmup_steps, &at);
+    printf("  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u (nbs=%d)\n",
+           p->batch, p->ranks, p->ranks == 1 ? "" : "s", p->batch / p->ranks, at.accumulate,
+           t->options->nbs);
+    printf("  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g, warm-up %u of %llu steps\n",
+           s.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
+           t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum, s.weight_decay,
+           s.warmup_steps, (unsigned long long)steps * p->epochs);
+}
+
+static void on_start(void *user, const coordinator_table_t *t)
+{
+    progress_t *p = user;
+    char ring[32], disk[32];
+    const plan_t *plan = t->plan;
+    clear_line(p);
+    p->plan = *plan;
+    p->have_plan = 1;
+    p->imgsz = (int)plan->imgsz;
+    p->epochs = (int)plan->epochs;
+    snprintf(p->data, sizeof p->data, "%s", t->options->data);
+    snprintf(p->model, sizeof p->model, "%s", t->options->model);
+    format_bytes(ring, sizeof ring, t->ring_bytes);
+    format_bytes(disk, sizeof disk, t->disk_free);
+    printf("  run         %s%s\n", t->run_dir, t->resumed ? " (resumed)" : "");
+    printf("  model       %s, %u classes, %u px\n", t->options->model, catalog_classes(t->catalog),
+           plan->imgsz);
+    printf("  data        %s: %u images to train on, %u to validate with\n", t->options->data,
+           plan->n_train, plan->n_val);
+    print_ranks(t);
+    printf("  loaders     %u, on %u CPU%s\n", t->workers, t->cpus, t->cpus == 1 ? "" : "s");
+    printf("  rings       %u of %s: %u batches each\n", plan->ranks, ring, t->ring.depth);
+    printf("  disk        %s free\n", disk);
+    print_schedule(t);
+    printf("  length      epochs %u to %u of %u steps\n", plan->first_epoch + 1, plan->epochs,
+           plan_train_steps(plan));
+    fflush(stdout);
+}
+
+/* Batches of a rank before this one: the measure of what is done. */
+static uint64_t batch_number(const plan_t *p, const wire_progress_t *m)
+{
+    uint64_t train = plan_train_steps(p), val = p->val_every_epoch ? plan_val_steps(p) : 0;
+    return (m->epoch - p->first_epoch) * (train + val) + (m->phase == PLAN_VAL ? train : 0) + m->step;
+}
+
+static void on_progress(void *user, const coordinator_progress_t *c)
+{
+    progress_t *p = user;
+    const wire_progress_t *m = &c->rank0;
+    uint64_t now = clock_ns();
+    uint64_t pause = p->tty ? SHOW_TTY_NS : SHOW_PLAIN_S * 1000000000ull;
+    if (!p->have_plan || m->epoch < p->plan.first_epoch)
+        return;
+    uint64_t done = batch_number(&p->plan, m), all = plan_batches(&p->plan);
+    if (!p->first_ns) {
+        p->first_ns = p->shown_ns = now;
+        p->first_batch = done;
+    }
+    if (now - p->shown_ns < pause)
+        return;
+    p->shown_ns = now;
+    clear_line(p);
+    printf("epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs, m->phase == PLAN_VAL ? "val" : "train",
+           m->step + 1, m->steps);
+    printf("box %.3f cls %.3f dfl %.3f  %.1f images/s", (double)m->items[0], (double)m->items[1],
+           (double)m->items[2], c->images_per_s);
+    if (done > p->first_batch) {
+        char left[32];
+        format_time(left, sizeof left,
+                    (double)(now - p->first_ns) / 1e9 * (double)(all > done ? all - done : 0) /
+                        (double)(done - p->first_batch));
+        printf("  %s left", left);
+    }
+    printf("  %.0f%% waiting for data", 100 * c->wait_share);
+    if (!p->tty)
+        putchar('\n');
+    p->line_shown = p->tty;
+    fflush(stdout);
+}
+
+static void on_epoch(void *user, const wire_epoch_end_t *e)
+{
+    progress_t *p = user;
+    char time[32];
+    clear_line(p);
+    format_time(time, sizeof time, e->seconds);
+    printf("epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs, (double)e->train_items[0],
+           (double)e->train_items[1], (double)e->train_items[2]);
+    if (e->validated)
+        printf("  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision, (double)e->recall,
+               (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
+    printf("  at %s\n", time);
+    p->shown_ns = clock_ns();
+    fflush(stdout);
+}
+
+static void print_next(const progress_t *p, const coordinator_summary_t *s)
+{
+    int last_is_best = s->has_map && s->best_epoch + 1 == (uint32_t)p->epochs;
+    if (s->code == ERR_STOPPED)
+        printf("  next        sluice train resume=%s\n", s->run_dir);
+    else if (s->stopped_early)
+        printf("  next        it stopped improving: a larger model or imgsz (this was %s at %d), or more "
+               "images\n",
+               p->model, p->imgsz);
+    else if (s->has_map && s->map50 < 0.05)
+        printf("  next        it has hardly begun to learn: epochs=%d, or check the labels of %s\n",
+               4 * p->epochs, p->data);
+    else if (last_is_best)
+        printf("  next        it was still improving: epochs=%d\n", 2 * p->epochs);
+    else
+        printf("  next        a larger imgsz (this was %d) helps with small objects, a larger model (this "
+               "was %s) with many classes\n",
+               p->imgsz, p->model);
+}
+
+static void on_end(void *user, const coordinator_summary_t *s)
+{
+    progress_t *p = user;
+    char time[32];
+    clear_line(p);
+    format_time(time, sizeof time, s->seconds);
+    if ((s->code == 0 || s->code == ERR_STOPPED) && p->have_plan) {
+        printf("%s after %u epoch%s in %s\n", s->code == 0 ? "done" : "stopped", s->epochs_done,
+               s->epochs_done == 1 ? "" : "s", time);
+        if (s->has_map)
+            printf("  best        mAP50 %.4f, mAP50-95 %.4f in epoch %u\n", s->map50, s->map,
+                   s->best_epoch + 1);
+        if (s->weights_saved)
+            printf("  weights     %s/weights/%s.safetensors\n", s->run_dir, s->has_map ? "best" : "last");
+        printf("  curves      %s/results.csv\n", s->run_dir);
+        print_next(p, s);
+    } else if (s->run_dir[0] && s->weights_saved) {
+        printf("  what was saved is in %s\n", s->run_dir);
+    }
+    fflush(stdout);
+}
+
+void progress_init(progress_t *p)
+{
+    memset(p, 0, sizeof *p);
+    p->tty = isatty(STDOUT_FILENO);
+}
+
+coordinator_view_t progress_view(progress_t *p)
+{
+    return (coordinator_view_t){.user = p,
+                                .note = on_note,
+                                .scanning = on_scanning,
+                                .start = on_start,
+                                .progress = on_progress,
+                                .epoch = on_epoch,
+                                .end = on_end};
+}

@@ -1,0 +1,55 @@
+#include "tools/run_options.h"
+
+#include "shm/err.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char default_file[] = "pipeline.yaml";
+
+int run_options(int argc, char **argv, options_t *o, const char **words, int *n_words)
+{
+    const char *file = NULL;
+    int resume = 0, rc;
+    *n_words = 0;
+    options_default(o);
+    for (int i = 1; i < argc; i++) {
+        resume |= strncmp(argv[i], "resume=", 7) == 0;
+        if (strncmp(argv[i], "cfg=", 4) == 0)
+            file = argv[i] + 4;
+        else
+            words[(*n_words)++] = argv[i];
+    }
+    if (resume && file)
+        return err_set(ERR_CONFIG, "cfg= and resume= do not go together: a resumed run has its args.yaml");
+    if (!file && !resume && access(default_file, R_OK) == 0)
+        file = default_file;
+    if (file && (rc = options_load_yaml(o, file)) < 0)
+        return rc;
+    for (int i = 0; i < *n_words; i++)
+        if ((rc = options_set(o, words[i])) < 0)
+            return rc;
+    return 0;
+}
+
+int run_options_check(options_t *o)
+{
+    char notes[4096];
+    int rc = options_check(o, notes, sizeof notes);
+    if (rc == 0 && notes[0])
+        fprintf(stderr, "%s\n", notes);
+    return rc;
+}
+
+int run_bin_dir(char *path, size_t bytes)
+{
+    ssize_t n = readlink("/proc/self/exe", path, bytes - 1);
+    if (n <= 0)
+        return err_sys(ERR_ENV, "/proc/self/exe");
+    path[n] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = '\0';
+    return 0;
+}

@@ -1,0 +1,323 @@
+#include "tools/rundir.h"
+
+#include "control/log.h"
+#include "shm/err.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { RUNDIR_MOST = 100000 }; /* names tried before giving up */
+static const char rundir_lock_name[] = ".sluice.lock";
+static const char rundir_temporary[] = ".sluice-tmp";
+
+/* mkdir -p. Existing components are fine. */
+static int make_parents(const char *path)
+{
+    char part[OPTIONS_PATH_BYTES];
+    size_t n = strlen(path);
+    if (n >= sizeof part)
+        return err_set(ERR_CONFIG, "the path %.60s... is too long", path);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return err_sys(ERR_ENV, "cannot make the folder %s for the run; give project=FOLDER that "
+                                    "you may write to",
+                           part);
+    }
+    return 0;
+}
+
+/* The lock is on the file that has the name now: its last holder may have removed the one we opened. */
+static int lock_file(rundir_t *dir)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        struct stat opened, named;
+        int fd = openat(dir->fd, rundir_lock_name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+            return err_sys(ERR_ENV, "cannot write to the run directory %s", dir->path);
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            int e = errno;
+            if (e == EWOULDBLOCK) {
+                close(fd);
+                return err_set(ERR_ENV,
+                               "the run directory %s is in use by another run: wait for it, stop it, "
+                               "or give another name=",
+                               dir->path);
+            }
+            log_line(LOG_WARN, "%s is not locked: its file system cannot (%s)", dir->path, strerror(e));
+        }
+        if (fstat(fd, &opened) == 0 && fstatat(dir->fd, rundir_lock_name, &named, 0) == 0 &&
+            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev) {
+            dir->lock = fd;
+            return 0;
+        }
+        close(fd);
+    }
+    return err_set(ERR_ENV, "cannot lock the run directory %s: its lock file keeps changing", dir->path);
+}
+
+static int open_dir(rundir_t *dir)
+{
+    dir->lock = -1;
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0)
+        return err_sys(ERR_ENV, "cannot open the run directory %s", dir->path);
+    int rc = lock_file(dir);
+    if (rc < 0) {
+        close(dir->fd);
+        dir->fd = -1;
+        return rc;
+    }
+    rundir_clean(dir);
+    return 0;
+}
+
+int rundir_make(const options_t *o, rundir_t *dir)
+{
+    const char *name = o->name[0] ? o->name : "train";
+    memset(dir, 0, sizeof *dir);
+    dir->fd = dir->lock = -1;
+    if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return err_set(ERR_CONFIG, "name=%s is not a name: folders go into project=", name);
+    int rc = make_parents(o->project);
+    if (rc < 0)
+        return rc;
+    for (int i = 1; i <= RUNDIR_MOST; i++) {
+        int n = i == 1 ? snprintf(dir->path, sizeof dir->path, "%s/%s", o->project, name)
+                       : snprintf(dir->path, sizeof dir->path, "%s/%s-%d", o->project, name, i);
+        if (n < 0 || (size_t)n >= sizeof dir->path)
+            return err_set(ERR_CONFIG, "the run directory's path is too long: shorten project=");
+        if (mkdir(dir->path, 0777) == 0 || (errno == EEXIST && o->exist_ok))
+            return open_dir(dir);
+        if (errno != EEXIST)
+            return err_sys(ERR_ENV, "cannot make the run directory %s", dir->path);
+    }
+    return err_set(ERR_ENV, "%s/%s and %d numbered ones exist already: give another name=", o->project,
+                   name, RUNDIR_MOST);
+}
+
+int rundir_resume(const char *path, rundir_t *dir)
+{
+    struct stat st;
+    memset(dir, 0, sizeof *dir);
+    dir->fd = dir->lock = -1;
+    if (!realpath(path, dir->path) || stat(dir->path, &st) != 0)
+        return err_sys(ERR_CONFIG, "resume=%s", path);
+    /* RUN/weights/last.state.safetensors stands for RUN. */
+    for (int up = 0; S_ISREG(st.st_mode) && up < 2; up++) {
+        char *slash = strrchr(dir->path, '/');
+        if (slash && slash != dir->path)
+            *slash = '\0';
+    }
+    int rc = open_dir(dir);
+    return rc < 0 ? err_add(rc, "resume=%s", path) : 0;
+}
+
+void rundir_close(rundir_t *dir)
+{
+    if (dir->lock >= 0) {
+        unlinkat(dir->fd, rundir_lock_name, 0);
+        close(dir->lock);
+    }
+    if (dir->fd >= 0)
+        close(dir->fd);
+    dir->fd = dir->lock = -1;
+}
+
+static void clean_folder(int parent, const char *name)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        size_t n = strlen(e->d_name), k = sizeof rundir_temporary - 1;
+        if (e->d_name[0] != '.' || n <= k || strcmp(e->d_name + n - k, rundir_temporary) != 0)
+            continue;
+        if (unlinkat(dirfd(d), e->d_name, 0) == 0)
+            log_line(LOG_INFO, "removed %s/%s, left by a write that was cut short", name, e->d_name);
+    }
+    closedir(d);
+}
+
+void rundir_clean(const rundir_t *dir)
+{
+    clean_folder(dir->fd, ".");
+    clean_folder(dir->fd, "weights");
+}
+
+/* Opens the folder of a relative path, making it; *base is the file's name in it. */
+static int open_folder(const rundir_t *dir, const char *relative, const char **base)
+{
+    char part[512];
+    size_t n = strlen(relative);
+    if (n == 0 || n >= sizeof part - 64 || relative[0] == '/' || relative[n - 1] == '/' ||
+        strstr(relative, ".."))
+        return err_set(ERR_FAILED, "'%.100s' is not a path inside the run directory", relative);
+    const char *slash = strrchr(relative, '/');
+    *base = slash ? slash + 1 : relative;
+    memcpy(part, relative, n + 1);
+    part[slash ? (size_t)(slash - relative) : 0] = '\0';
+    for (char *p = part; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        mkdirat(dir->fd, part, 0777);
+        *p = '/';
+    }
+    if (part[0] && mkdirat(dir->fd, part, 0777) != 0 && errno != EEXIST)
+        return err_sys(ERR_ENV, "cannot make %s/%s", dir->path, part);
+    int fd = openat(dir->fd, part[0] ? part : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd >= 0 ? fd : err_sys(ERR_ENV, "cannot open %s/%s", dir->path, part);
+}
+
+static int write_all(int fd, const void *data, uint64_t bytes)
+{
+    const char *p = data;
+    while (bytes > 0) {
+        ssize_t n = write(fd, p, bytes < (1u << 30) ? bytes : 1u << 30);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return -1;
+        p += n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+static void temporary_name(const char *base, char *name, size_t bytes)
+{
+    snprintf(name, bytes, ".%.400s%s", base, rundir_temporary);
+}
+
+int rundir_write(const rundir_t *dir, const char *relative, const void *data, uint64_t bytes,
+                 int (*check)(void *user), void *user)
+{
+    char temporary[512];
+    const char *base;
+    int rc = 0, fd = -1, folder = open_folder(dir, relative, &base);
+    if (folder < 0)
+        return folder;
+    temporary_name(base, temporary, sizeof temporary);
+    fd = openat(folder, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0 || write_all(fd, data, bytes) != 0 || fsync(fd) != 0) {
+        rc = err_sys(ERR_ENV, "cannot write %s/%s (%llu bytes)", dir->path, relative,
+                     (unsigned long long)bytes);
+        goto fail;
+    }
+    if (check)
+        CHECK_GOTO(check(user), rc, fail);
+    if (renameat(folder, temporary, folder, base) != 0 || fsync(folder) != 0) {
+        rc = err_sys(ERR_ENV, "cannot name %s/%s", dir->path, relative);
+        goto fail;
+    }
+    close(fd);
+    close(folder);
+    return 0;
+fail:
+    if (fd >= 0) {
+        close(fd);
+        unlinkat(folder, temporary, 0);
+    }
+    close(folder);
+    return rc;
+}
+
+int rundir_copy(const rundir_t *dir, const char *relative, const char *other, const void *data,
+                uint64_t bytes)
+{
+    char temporary[512];
+    const char *base;
+    int folder = open_folder(dir, other, &base);
+    if (folder < 0)
+        return folder;
+    temporary_name(base, temporary, sizeof temporary);
+    unlinkat(folder, temporary, 0);
+    /* Both names are only ever replaced by rename, so a shared inode never changes under a reader. */
+    int linked = linkat(dir->fd, relative, folder, temporary, 0) == 0 &&
+                 renameat(folder, temporary, folder, base) == 0;
+    /* rename of two links to one inode does nothing and leaves the temporary name. */
+    unlinkat(folder, temporary, 0);
+    if (linked)
+        fsync(folder);
+    close(folder);
+    return linked ? 0 : rundir_write(dir, other, data, bytes, NULL, NULL);
+}
+
+int rundir_append(const rundir_t *dir, const char *relative, int *out)
+{
+    const char *base;
+    int folder = open_folder(dir, relative, &base);
+    if (folder < 0)
+        return folder;
+    int fd = openat(folder, base, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    close(folder);
+    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
+    if (end < 0) {
+        int rc = err_sys(ERR_ENV, "cannot open %s/%s", dir->path, relative);
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    /* Whole lines only: what a death cut short goes. */
+    char c = '\n';
+    off_t keep = end;
+    while (keep > 0 && pread(fd, &c, 1, keep - 1) == 1 && c != '\n')
+        keep--;
+    if (keep < end && ftruncate(fd, keep) == 0)
+        log_line(LOG_INFO, "cut off an incomplete last line of %s", relative);
+    *out = fd;
+    return 0;
+}
+
+int rundir_read(const rundir_t *dir, const char *relative, uint64_t most, char **text,
+                size_t *bytes)
+{
+    struct stat st;
+    int rc = ERR_ENV, fd = openat(dir->fd, relative, O_RDONLY | O_CLOEXEC);
+    *text = NULL;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        goto fail;
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > most) {
+        rc = err_set(ERR_CONFIG, "%s/%s is not a file of at most %llu bytes", dir->path, relative,
+                     (unsigned long long)most);
+        close(fd);
+        return rc;
+    }
+    *text = malloc((size_t)st.st_size + 1);
+    ssize_t n = *text ? read(fd, *text, (size_t)st.st_size) : -1;
+    if (n < 0)
+        goto fail;
+    (*text)[n] = '\0';
+    *bytes = (size_t)n;
+    close(fd);
+    return 0;
+fail:
+    rc = err_sys(rc, "cannot read %s/%s", dir->path, relative);
+    if (fd >= 0)
+        close(fd);
+    free(*text);
+    *text = NULL;
+    return rc;
+}
+
+uint64_t rundir_free_bytes(const rundir_t *dir)
+{
+    struct statvfs v;
+    return fstatvfs(dir->fd, &v) == 0 ? (uint64_t)v.f_bavail * v.f_frsize : 0;
+}

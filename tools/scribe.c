@@ -1,0 +1,272 @@
+#include "tools/scribe.h"
+
+#include "control/log.h"
+#include "shm/err.h"
+#include "tools/statefile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* facts/yolo.md 6.7. */
+static const char csv_header[] =
+    "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),metrics/recall(B),"
+    "metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2\n";
+
+/* A resumed epoch is done again: its rows from the interrupted part go. Rewritten whole, as rows are. */
+static int csv_trim(scribe_t *s, uint32_t next_epoch)
+{
+    char *text;
+    size_t bytes, kept = 0;
+    if (faccessat(s->dir.fd, "results.csv", F_OK, 0) != 0)
+        return 0;
+    int rc = rundir_read(&s->dir, "results.csv", 64u << 20, &text, &bytes);
+    if (rc < 0)
+        return rc;
+    for (char *line = text, *end; line < text + bytes; line = end) {
+        char *newline = memchr(line, '\n', (size_t)(text + bytes - line));
+        end = newline ? newline + 1 : text + bytes;
+        /* The first column is the epoch, counted from 1; the header's is no number. */
+        if (newline && strtoul(line, NULL, 10) <= next_epoch) {
+            memmove(text + kept, line, (size_t)(end - line));
+            kept += (size_t)(end - line);
+        }
+    }
+    rc = kept == bytes ? 0 : rundir_write(&s->dir, "results.csv", text, kept, NULL, NULL);
+    if (rc == 0 && kept < bytes)
+        log_line(LOG_INFO, "results.csv: rows behind epoch %u removed, they are made again", next_epoch);
+    free(text);
+    return rc;
+}
+
+static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t *yaml_bytes)
+{
+    static const char name[] = "weights/last.state.safetensors";
+    statefile_t state;
+    int fd = openat(s->dir.fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(ERR_CONFIG,
+                       "%s has no %s: the run stopped before its first checkpoint; start it anew",
+                       s->dir.path, name);
+    int rc = statefile_read(fd, name, &state);
+    close(fd);
+    if (rc < 0)
+        return err_add(rc, "resume=%s", s->dir.path);
+    info->resumed = 1;
+    info->next_epoch = state.next_epoch;
+    info->finished = (uint32_t)state.finished;
+    rc = rundir_read(&s->dir, "args.yaml", SCRIBE_YAML_MOST, yaml, yaml_bytes);
+    return rc < 0 || state.finished ? rc : csv_trim(s, state.next_epoch);
+}
+
+int scribe_open(scribe_t *s, const options_t *o, wire_run_info_t *info, char **yaml,
+                size_t *yaml_bytes)
+{
+    int rc;
+    memset(s, 0, sizeof *s);
+    memset(info, 0, sizeof *info);
+    s->events = s->csv = s->snapshot_fd = s->dir.fd = s->dir.lock = -1;
+    *yaml = NULL;
+    *yaml_bytes = 0;
+    if (o->resume[0]) {
+        CHECK_GOTO(rundir_resume(o->resume, &s->dir), rc, fail);
+        CHECK_GOTO(resume_state(s, info, yaml, yaml_bytes), rc, fail);
+    } else {
+        CHECK_GOTO(rundir_make(o, &s->dir), rc, fail);
+    }
+    if (!info->finished)
+        CHECK_GOTO(rundir_append(&s->dir, "events.jsonl", &s->events), rc, fail);
+    memcpy(info->run_dir, s->dir.path, sizeof info->run_dir);
+    info->free_bytes = rundir_free_bytes(&s->dir);
+    return 0;
+fail:
+    free(*yaml);
+    *yaml = NULL;
+    scribe_close(s);
+    return rc;
+}
+
+void scribe_close(scribe_t *s)
+{
+    for (int i = 0; i < s->n_logs; i++)
+        close(s->logs[i].fd);
+    s->n_logs = 0;
+    if (s->events >= 0)
+        close(s->events);
+    if (s->csv >= 0)
+        close(s->csv);
+    s->events = s->csv = -1;
+    rundir_close(&s->dir);
+}
+
+/* One write of whole lines. A disk that is full loses lines, not the run; that is said once. */
+static int append(scribe_t *s, int fd, const char *name, const char *text, size_t bytes)
+{
+    struct stat st;
+    if (fd < 0)
+        return 0; /* a finished run is left as it is */
+    off_t end = fstat(fd, &st) == 0 ? st.st_size : -1;
+    ssize_t n;
+    do {
+        n = write(fd, text, bytes);
+    } while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)bytes) {
+        if (s->lost)
+            log_line(LOG_WARN, "%s can be written again; %llu lines were lost", s->dir.path,
+                     (unsigned long long)s->lost);
+        s->lost = 0;
+        return 0;
+    }
+    if (n >= 0)
+        errno = ENOSPC;
+    int rc = err_sys(ERR_ENV, "cannot append to %s/%s", s->dir.path, name);
+    if (n > 0 && end >= 0 && ftruncate(fd, end) != 0)
+        err_add(rc, "half a line stays");
+    if (s->lost++ == 0)
+        log_line(LOG_WARN, "%s; training goes on without it", err_text());
+    return rc;
+}
+
+/* The line with a newline behind it, unless it has one. */
+static int append_line(scribe_t *s, int fd, const char *name, const char *text, size_t bytes)
+{
+    if (bytes == 0)
+        return 0;
+    if (text[bytes - 1] == '\n')
+        return append(s, fd, name, text, bytes);
+    char *line = malloc(bytes + 1);
+    if (!line)
+        return err_set(ERR_ENV, "no memory for a line of %zu bytes", bytes);
+    memcpy(line, text, bytes);
+    line[bytes] = '\n';
+    int rc = append(s, fd, name, line, bytes + 1);
+    free(line);
+    return rc;
+}
+
+int scribe_event(scribe_t *s, const char *line, size_t bytes)
+{
+    /* A line of JSON has no newline inside: one would break every reader of the file. */
+    if (memchr(line, '\n', bytes ? bytes - 1 : 0))
+        return err_set(ERR_FAILED, "an event of %zu bytes has a newline in it", bytes);
+    return append_line(s, s->events, "events.jsonl", line, bytes);
+}
+
+int scribe_csv(scribe_t *s, const char *row, size_t bytes)
+{
+    struct stat st;
+    int rc = s->csv < 0 ? rundir_append(&s->dir, "results.csv", &s->csv) : 0;
+    if (rc == 0 && fstat(s->csv, &st) == 0 && st.st_size == 0)
+        rc = append(s, s->csv, "results.csv", csv_header, sizeof csv_header - 1);
+    if (rc < 0)
+        return rc;
+    return append_line(s, s->csv, "results.csv", row, bytes);
+}
+
+static int valid_process(const char *name)
+{
+    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return n > 0 && name[n] == '\0';
+}
+
+int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes)
+{
+    char path[80];
+    if (!valid_process(process))
+        return err_set(ERR_FAILED, "'%s' is not a process's name", process);
+    snprintf(path, sizeof path, "logs/%s.log", process);
+    int i = 0;
+    while (i < s->n_logs && strcmp(s->logs[i].name, process) != 0)
+        i++;
+    if (i == s->n_logs) {
+        int fd, rc = rundir_append(&s->dir, path, &fd);
+        if (rc < 0)
+            return rc;
+        if (i == SCRIBE_LOGS)
+            close(s->logs[--i].fd);
+        else
+            s->n_logs++;
+        snprintf(s->logs[i].name, sizeof s->logs[i].name, "%s", process);
+        s->logs[i].fd = fd;
+    }
+    return append_line(s, s->logs[i].fd, path, lines, bytes);
+}
+
+int scribe_args(scribe_t *s, const char *yaml, size_t bytes)
+{
+    return rundir_write(&s->dir, "args.yaml", yaml, bytes, NULL, NULL);
+}
+
+/* An image in snapshot memory, mapped read-only for as long as it is written. */
+typedef struct {
+    const unsigned char *data;
+    uint64_t length, checksum;
+    void *base;
+    size_t mapped;
+} image_t;
+
+static int image_map(const scribe_t *s, const wire_snapshot_t *m, image_t *image)
+{
+    struct stat st;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), start = m->offset / page * page;
+    if (s->snapshot_fd < 0 || fstat(s->snapshot_fd, &st) != 0)
+        return err_set(ERR_FAILED, "there is no snapshot memory to read %s from", m->path);
+    if (m->length == 0 || m->offset > (uint64_t)st.st_size ||
+        m->length > (uint64_t)st.st_size - m->offset)
+        return err_set(ERR_FAILED, "the image of %s lies outside the snapshot memory", m->path);
+    image->mapped = (size_t)(m->offset - start + m->length);
+    image->base = mmap(NULL, image->mapped, PROT_READ, MAP_SHARED, s->snapshot_fd, (off_t)start);
+    if (image->base == MAP_FAILED)
+        return err_sys(ERR_ENV, "cannot map the image of %s", m->path);
+    image->data = (const unsigned char *)image->base + (m->offset - start);
+    image->length = m->length;
+    image->checksum = m->checksum;
+    return 0;
+}
+
+/* After the write: what is on its way to the disk is what the trainer took the sum of. */
+static int image_check(void *user)
+{
+    const image_t *image = user;
+    uint64_t sum = wire_checksum(image->data, image->length);
+    if (sum == image->checksum)
+        return 0;
+    return err_set(ERR_FAILED, "the image has checksum %016llx instead of %016llx: it changed while it "
+                               "was written; it is not kept",
+                   (unsigned long long)sum, (unsigned long long)image->checksum);
+}
+
+void scribe_snapshot(scribe_t *s, const wire_snapshot_t *m, wire_saved_t *saved)
+{
+    image_t image;
+    memset(saved, 0, sizeof *saved);
+    wire_begin(saved, WIRE_SAVED, sizeof *saved);
+    saved->epoch = m->epoch;
+    saved->slot = m->slot;
+    memcpy(saved->path, m->path, sizeof saved->path);
+    if (s->page) {
+        board_set_phase(s->page, BOARD_CHECKPOINT);
+        board_progress(s->page, 0, m->length);
+    }
+    int rc = image_map(s, m, &image);
+    if (rc == 0) {
+        rc = rundir_write(&s->dir, m->path, image.data, image.length, image_check, &image);
+        if (rc == 0 && m->copy_to[0])
+            rc = rundir_copy(&s->dir, m->path, m->copy_to, image.data, image.length);
+        munmap(image.base, image.mapped);
+    }
+    saved->status = rc;
+    if (rc < 0) {
+        snprintf(saved->text, sizeof saved->text, "%s", err_text());
+        log_line(LOG_ERROR, "checkpoint of epoch %u: %s", m->epoch + 1, err_text());
+    }
+    if (s->page) {
+        board_progress(s->page, m->length, m->length);
+        board_set_phase(s->page, BOARD_IDLE);
+    }
+}
