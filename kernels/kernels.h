@@ -126,7 +126,8 @@ typedef struct {
 struct k_ops {
     const char *name; /* "cpu", "cuda" */
 
-    /* Life. open does not take arena memory; reserve does, once, poisoned in debug builds. */
+    /* Life. open does not take arena memory; reserve does, once, poisoned in debug builds. why: the reason of
+     * a failure; after success empty, or a sentence worth logging (a slow BLAS kernel). */
     int (*open)(const k_open_t *args, k_dev_t **dev, char *why, size_t why_bytes);
     void (*close)(k_dev_t **dev);
     int (*reserve)(k_dev_t *dev, uint64_t bytes);
@@ -163,7 +164,8 @@ struct k_ops {
      * y = act(gamma * (x - mean) * invstd + beta) + residual (residual may be NULL; y may alias x only
      * in inference).
      * Backward from x, mean, invstd: z = the normalised and scaled value, dz = dy * act'(z);
-     * dx = gamma * invstd * (dz - mean(dz) - xhat * mean(dz * xhat)). dx may alias dy. */
+     * dx = gamma * invstd * (dz - mean(dz) - xhat * mean(dz * xhat)). dx may alias dy. bn_bwd_stats adds this
+     * rank's own sums to dgamma and dbeta, so that an all-reduce of the gradients counts each rank once. */
     int (*bn_stats)(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x);
     int (*bn_finish)(k_dev_t *dev, const k_bn_t *p, int32_t c, uint64_t count);
     int (*bn_apply)(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x, const k_tensor_t *residual,
