@@ -60,8 +60,8 @@ static int bus_ready(bus_t *bus)
     return zmq_getsockopt(bus->socket, ZMQ_FD, &bus->descriptor, &size) == 0 ? 0 : ERR_ENV;
 }
 
-/* Binds a ROUTER or PUB. Only processes of the same user may connect: an abstract socket has no file
- * whose mode could say so. */
+/* Binds a ROUTER or PUB. Only processes of the same user may connect: an abstract socket has no
+ * file whose mode could say so. */
 static int bus_bind(int type, const char *endpoint, bus_t **out)
 {
     bus_t *bus = NULL;
@@ -194,8 +194,8 @@ static int bus_take_identity(zmq_msg_t *msg, char *name)
     return 0;
 }
 
-/* Takes one whole multi-part message. 1 a frame is in the buffer (*bytes), 0 none was there, -2 it had
- * the wrong parts, other negatives are errors. */
+/* Takes one whole multi-part message. 1 a frame is in the buffer (*bytes), 0 none was there, -2 it
+ * had the wrong parts, other negatives are errors. */
 static int bus_take(bus_t *bus, char *from, size_t *bytes)
 {
     int wanted = bus->router ? 2 : 1, part = 0, bad = 0, more = 1;
@@ -254,7 +254,8 @@ int bus_receive(bus_t *bus, int timeout_ms, bus_message_t *message)
             return 1;
         }
         if (rc == -2) {
-            bus_refuse(bus, message->from, "it has the wrong number of parts or no proper identity");
+            bus_refuse(bus, message->from,
+                       "it has the wrong number of parts or no proper identity");
             continue;
         }
         if (rc < 0 || timeout_ms == 0 || waited)

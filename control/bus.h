@@ -1,8 +1,8 @@
 /* ZeroMQ sockets of the control plane (design 6): the coordinator's ROUTER and a worker's DEALER.
  *
- * LINGER 0, sends never block (a full pipe is reported, not waited for), identities carry the process's
- * incarnation ("loader-3.17"), so a late frame of a dead process is never taken for its successor's.
- * A bus belongs to the thread that opened it.
+ * LINGER 0, sends never block (a full pipe is reported, not waited for), identities carry the
+ * process's incarnation ("loader-3.17"), so a late frame of a dead process is never taken for its
+ * successor's. A bus belongs to the thread that opened it.
  */
 #ifndef SLUICE_CONTROL_BUS_H
 #define SLUICE_CONTROL_BUS_H
@@ -14,7 +14,8 @@
 typedef struct bus bus_t;
 enum { BUS_IDENTITY = 64 };
 
-/* One received frame; valid until the next bus_receive on this bus. A NUL lies behind its last byte. */
+/* One received frame; valid until the next bus_receive on this bus. A NUL lies behind its last
+ * byte. */
 typedef struct {
     char from[BUS_IDENTITY]; /* ROUTER only */
     uint32_t type;
@@ -30,10 +31,11 @@ void bus_close(bus_t **bus);
 void bus_close_flushed(bus_t **bus, int linger_ms);
 /* Readable when there may be a message; edge-triggered as ZMQ_FD is: drain with bus_receive. */
 int bus_descriptor(const bus_t *bus);
-/* to is NULL for a DEALER or PUB. 0, ERR_TIMEOUT when the pipe is full, ERR_GONE for an unknown peer. */
+/* to is NULL for a DEALER or PUB. 0, ERR_TIMEOUT when the pipe is full, ERR_GONE for an unknown
+ * peer. */
 int bus_send(bus_t *bus, const char *to, const void *frame, size_t bytes);
-/* 1 a checked message, 0 none within timeout_ms (0: just look), negative on error. Refused frames are
- * logged, counted and skipped. */
+/* 1 a checked message, 0 none within timeout_ms (0: just look), negative on error. Refused frames
+ * are logged, counted and skipped. */
 int bus_receive(bus_t *bus, int timeout_ms, bus_message_t *message);
 uint64_t bus_refused(const bus_t *bus);
 

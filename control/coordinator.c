@@ -19,11 +19,13 @@ enum { OUTBOX_SOFT = 8 << 20, OUTBOX_HARD = 64 << 20 };
 
 const char *run_state_name(run_state_t state)
 {
-    static const char *const names[] = {
-        [RUN_OPENING] = "opening the run directory", [RUN_SCANNING] = "reading the data set",
-        [RUN_STARTING] = "starting",                 [RUN_TRAINING] = "training",
-        [RUN_STOPPING] = "stopping",                 [RUN_LEAVING] = "ending",
-        [RUN_OVER] = "over"};
+    static const char *const names[] = {[RUN_OPENING] = "opening the run directory",
+                                        [RUN_SCANNING] = "reading the data set",
+                                        [RUN_STARTING] = "starting",
+                                        [RUN_TRAINING] = "training",
+                                        [RUN_STOPPING] = "stopping",
+                                        [RUN_LEAVING] = "ending",
+                                        [RUN_OVER] = "over"};
     return names[state];
 }
 
@@ -52,22 +54,22 @@ static void begin_state(coordinator_t *c)
         c->cpus = (uint32_t)arena_cpus("");
         rc = options_resolve_devices(&c->options, 0);
         c->ranks = (uint32_t)c->options.n_devices;
-        /* A rank's threads share the quota; loaders come on top, for they mostly wait at small sizes. */
+        /* A rank's threads share the quota; loaders come on top, for they mostly wait at small
+         * sizes. */
         c->threads = c->cpus / c->ranks > 0 ? c->cpus / c->ranks : 1;
-        c->workers = c->options.workers > 0    ? (uint32_t)c->options.workers
-                     : c->cpus > c->ranks ? c->cpus - c->ranks
-                                          : 1;
+        c->workers = c->options.workers > 0 ? (uint32_t)c->options.workers
+                     : c->cpus > c->ranks   ? c->cpus - c->ranks
+                                            : 1;
         if (rc == 0)
             rc = options_dump_yaml(&c->options, c->yaml, sizeof c->yaml);
         if (rc >= 0)
             rc = proc_start(c, proc_scan(c));
         break;
-    case RUN_STOPPING:
-        proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline);
-        break;
+    case RUN_STOPPING: proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline); break;
     case RUN_LEAVING:
         c->deadline_ns = clock_ns() + RUN_LEAVE_S * 1000000000ull;
-        proc_stop(c, BOARD_NONE, c->code < 0 && c->code != ERR_STOPPED ? WIRE_STOP_ERROR : WIRE_STOP_DONE,
+        proc_stop(c, BOARD_NONE,
+                  c->code < 0 && c->code != ERR_STOPPED ? WIRE_STOP_ERROR : WIRE_STOP_DONE,
                   RUN_LEAVE_S);
         break;
     case RUN_STARTING:
@@ -88,9 +90,11 @@ static void judge_end(coordinator_t *c)
     if (c->user_stop && rank0->bye_status == ERR_STOPPED)
         snprintf(c->text, sizeof c->text, "%s (resume=%s)", rank0->bye_text, c->run_dir);
     else if (c->user_stop)
-        snprintf(c->text, sizeof c->text, "stopped after a checkpoint; resume=%s goes on", c->run_dir);
+        snprintf(c->text, sizeof c->text, "stopped after a checkpoint; resume=%s goes on",
+                 c->run_dir);
     else
-        snprintf(c->text, sizeof c->text, "the trainers left after %u of %u epochs without saying why",
+        snprintf(c->text, sizeof c->text,
+                 "the trainers left after %u of %u epochs without saying why",
                  c->first_epoch + c->epochs_done, c->plan.epochs);
 }
 
@@ -139,7 +143,8 @@ void run_fail(coordinator_t *c, int code, const char *fmt, ...)
     json_key_string(&e.json, "state", run_state_name(c->state));
     event_end(c, &e);
     if (c->hub) {
-        /* Release with the bell: whoever wakes sees the word; partner: acquire loads of the bell. */
+        /* Release with the bell: whoever wakes sees the word; partner: acquire loads of the bell.
+         */
         atomic_store_explicit(&c->hub->abort_word, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&c->hub->work_bell, 1, memory_order_release);
         futex_wake(&c->hub->work_bell, INT_MAX);
@@ -172,8 +177,9 @@ void run_interrupt(coordinator_t *c, const char *who)
     if (c->state == RUN_LEAVING)
         return;
     if (!c->config->digest_only && (c->state == RUN_STARTING || c->state == RUN_TRAINING)) {
-        run_note(c, LOG_INFO, "%s: finishing the step and writing a checkpoint (at most %g s); again ends "
-                              "at once",
+        run_note(c, LOG_INFO,
+                 "%s: finishing the step and writing a checkpoint (at most %g s); again ends "
+                 "at once",
                  who, c->options.stop_deadline);
         run_enter(c, RUN_STOPPING);
         return;

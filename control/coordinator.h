@@ -1,10 +1,10 @@
 /* The coordinator: one per run, inside `sluice train` and `sluice digest` (design 1 and 6).
  *
- * Scans (through a scan process), makes shared memory, starts and reaps scribe, loaders and trainers, runs
- * the control plane, agrees epochs, forwards to the scribe, watches deaths, ends the run. Touches no
- * pixel, no GPU and no file on storage that may hang. Single thread: the one that forks (PDEATHSIG).
- * What a person sees is the caller's business: the view's functions are called on the same thread and
- * must not wait.
+ * Scans (through a scan process), makes shared memory, starts and reaps scribe, loaders and
+ * trainers, runs the control plane, agrees epochs, forwards to the scribe, watches deaths, ends the
+ * run. Touches no pixel, no GPU and no file on storage that may hang. Single thread: the one that
+ * forks (PDEATHSIG). What a person sees is the caller's business: the view's functions are called
+ * on the same thread and must not wait.
  */
 #ifndef SLUICE_CONTROL_COORDINATOR_H
 #define SLUICE_CONTROL_COORDINATOR_H
@@ -49,8 +49,8 @@ typedef struct {
 typedef struct {
     int code; /* 0 or a negative ERR_ */
     const char *run_dir;
-    uint32_t epochs_done;  /* in this process's life */
-    uint32_t best_epoch;   /* 0-based; valid if has_map */
+    uint32_t epochs_done; /* in this process's life */
+    uint32_t best_epoch;  /* 0-based; valid if has_map */
     int has_map, stopped_early, weights_saved;
     double map50, map, last_map; /* of the best epoch; last: of the last */
     double seconds;
@@ -71,9 +71,11 @@ typedef struct {
 
 typedef struct {
     options_t options;
-    int digest_only;     /* sluice digest: no scribe, no trainers; the coordinator reads the rings itself */
+    int digest_only;     /* sluice digest: no scribe, no trainers; the coordinator reads the rings
+                            itself */
     const char *bin_dir; /* where sluice-loader and the others are */
-    /* The command line's key=value words: with resume= they change what the run's args.yaml says. */
+    /* The command line's key=value words: with resume= they change what the run's args.yaml says.
+     */
     const char *const *words;
     int n_words;
     coordinator_view_t view;

@@ -1,8 +1,9 @@
 /* sluice digest: the coordinator reads the rings with the trainer's calls and prints what it sees.
  *
- * A batch's digest folds its cells' digests in order of cell. The stream's digest folds, epoch after epoch,
- * the digests of the training cells in order of position, those below n_train only: the last batch wraps
- * around to make itself full, and how far depends on the batch size, which the stream must not.
+ * A batch's digest folds its cells' digests in order of cell. The stream's digest folds, epoch
+ * after epoch, the digests of the training cells in order of position, those below n_train only:
+ * the last batch wraps around to make itself full, and how far depends on the batch size, which the
+ * stream must not.
  */
 #include "control/coordinator_state.h"
 
@@ -33,11 +34,12 @@ static int check_cell(const ring_cell_meta_t *m, const plan_batch_t *b, uint64_t
     if (m->phase == (uint32_t)b->phase && m->epoch == b->epoch && m->step == b->step &&
         m->position == position)
         return 0;
-    return err_set(ERR_FAILED,
-                   "a loader filled epoch %u step %u position %llu (phase %u) where epoch %u step %u "
-                   "position %llu (phase %u) belongs",
-                   m->epoch, m->step, (unsigned long long)m->position, m->phase, b->epoch, b->step,
-                   (unsigned long long)position, (uint32_t)b->phase);
+    return err_set(
+        ERR_FAILED,
+        "a loader filled epoch %u step %u position %llu (phase %u) where epoch %u step %u "
+        "position %llu (phase %u) belongs",
+        m->epoch, m->step, (unsigned long long)m->position, m->phase, b->epoch, b->step,
+        (unsigned long long)position, (uint32_t)b->phase);
 }
 
 static int read_batch(coordinator_t *c, const plan_batch_t *b, uint32_t rank)

@@ -1,5 +1,5 @@
-/* The one poll loop. Nothing in it waits for longer than a tick, and everything that waits for something
- * has a deadline that is looked at here. */
+/* The one poll loop. Nothing in it waits for longer than a tick, and everything that waits for
+ * something has a deadline that is looked at here. */
 #include "control/coordinator_state.h"
 
 #include "shm/err.h"
@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 enum {
-    LOOP_LATE_NS = 2000000000,  /* a tick this late: we were stopped, not the others */
-    LOOP_REMARK_S = 30,         /* between remarks on something that takes long */
-    LOOP_SCRIBE_S = 600,        /* for the scribe to write what is left at the end */
-    LOOP_UNKILLABLE_S = 3,      /* after SIGKILL: the kernel holds it */
+    LOOP_LATE_NS = 2000000000, /* a tick this late: we were stopped, not the others */
+    LOOP_REMARK_S = 30,        /* between remarks on something that takes long */
+    LOOP_SCRIBE_S = 600,       /* for the scribe to write what is left at the end */
+    LOOP_UNKILLABLE_S = 3,     /* after SIGKILL: the kernel holds it */
 };
 
 int loop_signals(coordinator_t *c)
@@ -81,7 +81,8 @@ static void shift_deadlines(coordinator_t *c, uint64_t by)
 static void announce(coordinator_t *c)
 {
     uint32_t slowest = c->plan.epochs;
-    if (c->state != RUN_STARTING && c->state != RUN_TRAINING)
+    /* Also while stopping: the step to be finished may need a batch of an epoch just announced. */
+    if (c->state < RUN_STARTING || c->state > RUN_STOPPING)
         return;
     if (c->config->digest_only)
         slowest = plan_locate(&c->plan, c->digest_seq).epoch;
@@ -118,8 +119,9 @@ static void watch_scan(coordinator_t *c, uint64_t now)
         if (c->view->scanning && of)
             c->view->scanning(c->view->user, done, of);
     } else if (now - c->scan_beat_ns > RUN_SCAN_S * 1000000000ull) {
-        run_fail(c, ERR_DATA, "reading the data set has not moved for %d s (%llu of %llu files): is the "
-                              "storage of %s there?",
+        run_fail(c, ERR_DATA,
+                 "reading the data set has not moved for %d s (%llu of %llu files): is the "
+                 "storage of %s there?",
                  RUN_SCAN_S, (unsigned long long)done, (unsigned long long)of, c->options.data);
     } else if (now - c->note_ns > LOOP_REMARK_S * 1000000000ull) {
         c->note_ns = now;
@@ -128,11 +130,13 @@ static void watch_scan(coordinator_t *c, uint64_t now)
     }
 }
 
-/* Only the kernel can hold a process that was killed a while ago: it is named and left to the kernel. */
+/* Only the kernel can hold a process that was killed a while ago: it is named and left to the
+ * kernel. */
 static void give_up(coordinator_t *c, proc_t *p)
 {
-    run_note(c, LOG_WARN, "%s (pid %d) was killed and does not end: the kernel holds it, most often in "
-                          "storage that does not answer",
+    run_note(c, LOG_WARN,
+             "%s (pid %d) was killed and does not end: the kernel holds it, most often in "
+             "storage that does not answer",
              p->name, (int)p->child.pid);
     p->state = PROC_NONE;
     supervise_close(&p->child);
@@ -149,11 +153,11 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
             give_up(c, p);
         return;
     }
-    if (p->kind == BOARD_LOADER || p->stop_sent || c->state == RUN_LEAVING) {
+    if (p->kind == BOARD_LOADER || p->stop_wanted || c->state == RUN_LEAVING) {
         /* A loader is replaced, a process that was told to leave has had its time. */
         if (p->kind == BOARD_TRAINER && c->state == RUN_STOPPING)
-            run_fail(c, ERR_FAILED, "%s did not checkpoint within the %g s of stop_deadline", p->name,
-                     c->options.stop_deadline);
+            run_fail(c, ERR_FAILED, "%s did not checkpoint within the %g s of stop_deadline",
+                     p->name, c->options.stop_deadline);
         if (p->kind == BOARD_SCRIBE)
             run_fail(c, ERR_FAILED, "the storage of %s took longer than %d s: not all was written",
                      c->run_dir, LOOP_SCRIBE_S);
@@ -193,13 +197,14 @@ static void leave_scribe(coordinator_t *c, uint64_t now)
         memset(&stop, 0, sizeof stop);
         wire_begin(&stop, WIRE_STOP, sizeof stop);
         c->scribe_told_stop = 1;
-        p->stop_sent = WIRE_STOP_DONE + 1;
+        p->stop_wanted = p->stop_sent = WIRE_STOP_DONE + 1;
         p->deadline_ns = now + LOOP_SCRIBE_S * 1000000000ull;
         c->note_ns = now;
         outbox_push(c->outbox, &stop, sizeof stop, 0);
     } else if (now - c->note_ns > LOOP_REMARK_S * 1000000000ull) {
         c->note_ns = now;
-        run_note(c, LOG_WARN, "the scribe is still writing to %s (%zu messages wait); Ctrl-C ends it",
+        run_note(c, LOG_WARN,
+                 "the scribe is still writing to %s (%zu messages wait); Ctrl-C ends it",
                  c->run_dir, outbox_waiting(c->outbox));
     }
 }

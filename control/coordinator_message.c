@@ -34,20 +34,21 @@ static void on_hello(coordinator_t *c, const bus_message_t *m)
     memcpy(&h, m->frame, sizeof h);
     proc_t *p = proc_find(c, m->from);
     if (!p || p->state != PROC_STARTED || strcmp(h.token, c->token) != 0 || h.kind != p->kind ||
-        h.index != p->index || h.incarnation != p->incarnation ||
-        h.pid != (uint32_t)p->child.pid) {
-        log_line(LOG_WARN, "a hello from %s (pid %u) was refused: no such process was started", m->from,
-                 h.pid);
+        h.index != p->index || h.incarnation != p->incarnation || h.pid != (uint32_t)p->child.pid) {
+        log_line(LOG_WARN, "a hello from %s (pid %u) was refused: no such process was started",
+                 m->from, h.pid);
         return;
     }
     if (strcmp(h.build, wire_build()) != 0) {
-        run_fail(c, ERR_ENV, "%s in %s is of another build (%s, this is %s): install all of one build",
-                 p->name, c->config->bin_dir, h.build, wire_build());
+        run_fail(c, ERR_ENV,
+                 "%s in %s is of another build (%s, this is %s): install all of one build", p->name,
+                 c->config->bin_dir, h.build, wire_build());
         return;
     }
     p->state = PROC_JOINED;
     p->since_ns = clock_ns();
-    p->deadline_ns = p->kind == BOARD_TRAINER ? p->since_ns + RUN_READY_S * 1000000000ull : 0;
+    if (!p->stop_wanted)
+        p->deadline_ns = p->kind == BOARD_TRAINER ? p->since_ns + RUN_READY_S * 1000000000ull : 0;
     send_welcome(c, p);
     proc_catch_up(c, p);
 }
@@ -64,8 +65,9 @@ static void on_run_info(coordinator_t *c, const bus_message_t *m)
     c->resumed = (int)info->resumed;
     c->first_epoch = info->resumed ? info->next_epoch : 0;
     if (info->finished) {
-        run_fail(c, ERR_CONFIG, "the run in %s is finished: there is nothing to resume; "
-                                "model=%s/weights/last.safetensors begins a new run with its weights",
+        run_fail(c, ERR_CONFIG,
+                 "the run in %s is finished: there is nothing to resume; "
+                 "model=%s/weights/last.safetensors begins a new run with its weights",
                  c->run_dir, c->run_dir);
         return;
     }
@@ -87,7 +89,8 @@ static void on_ack(coordinator_t *c, const proc_t *p, const wire_epoch_ack_t *a)
     json_key_uint(&e.json, "epoch", a->epoch);
     event_end(c, &e);
     run_fail(c, ERR_FAILED,
-             "%s does not agree with the coordinator on epoch %u (seed, sample list, ranks, batch, image "
+             "%s does not agree with the coordinator on epoch %u (seed, sample list, ranks, batch, "
+             "image "
              "size or mosaic): %016llx, not %016llx; the run is stopped before it trains on it",
              p->name, a->epoch + 1, (unsigned long long)a->agreement, (unsigned long long)ours);
 }
@@ -95,7 +98,8 @@ static void on_ack(coordinator_t *c, const proc_t *p, const wire_epoch_ack_t *a)
 static void on_ready(coordinator_t *c, proc_t *p)
 {
     p->ready = 1;
-    p->deadline_ns = 0;
+    if (!p->stop_wanted)
+        p->deadline_ns = 0;
     for (uint32_t r = 0; r < c->ranks; r++)
         if (!proc_trainer(c, r)->ready)
             return;
@@ -217,9 +221,9 @@ static void on_bad_sample(coordinator_t *c, proc_t *p, const wire_bad_sample_t *
         json_key_uint(&e.json, "epoch", m->epoch + 1);
         json_key_uint(&e.json, "position", m->position);
         if (rc == LEDGER_NEW)
-            json_key_string(&e.json, "substitute",
-                            catalog_path(c->catalog,
-                                         catalog_sample(c->catalog, (catalog_split_t)m->split,
+            json_key_string(
+                &e.json, "substitute",
+                catalog_path(c->catalog, catalog_sample(c->catalog, (catalog_split_t)m->split,
                                                         entry.substitute)));
         event_end(c, &e);
         run_note(c, LOG_WARN, "bad sample: %s: %s; another image is used in its place",

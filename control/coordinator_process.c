@@ -38,10 +38,10 @@ void proc_init(coordinator_t *c)
     for (uint32_t i = 0; i < RUN_PROCESSES; i++) {
         proc_t *p = &c->procs[i];
         p->page = i;
-        p->kind = i == AT_SCRIBE    ? BOARD_SCRIBE
-                  : i == AT_SCAN    ? BOARD_SCAN
-                  : i < AT_LOADERS  ? BOARD_TRAINER
-                                    : BOARD_LOADER;
+        p->kind = i == AT_SCRIBE   ? BOARD_SCRIBE
+                  : i == AT_SCAN   ? BOARD_SCAN
+                  : i < AT_LOADERS ? BOARD_TRAINER
+                                   : BOARD_LOADER;
         p->index = i < AT_TRAINERS ? 0 : i < AT_LOADERS ? i - AT_TRAINERS : i - AT_LOADERS;
         p->child.pidfd = p->child.lifeline = p->child.errors = p->child.start = -1;
         if (p->kind == BOARD_LOADER || p->kind == BOARD_TRAINER)
@@ -70,8 +70,9 @@ int proc_any_alive(coordinator_t *c, uint32_t kind)
     return 0;
 }
 
-/* OpenBLAS 0.3.21 takes processors that it does not know for "Prescott" (SSE3): 32 instead of 80 to 150
- * GFLOP/s a core, measured. Named by what the processor can do, unless the user has named one. */
+/* OpenBLAS 0.3.21 takes processors that it does not know for "Prescott" (SSE3): 32 instead of 80 to
+ * 150 GFLOP/s a core, measured. Named by what the processor can do, unless the user has named one.
+ */
 static const char *blas_core(void)
 {
 #if defined(__x86_64__)
@@ -124,8 +125,8 @@ int proc_start(coordinator_t *c, proc_t *p)
     snprintf(index, sizeof index, "%u", p->index);
     snprintf(incarnation, sizeof incarnation, "%u", p->incarnation);
     snprintf(list, sizeof list, "%d", c->catalog_fd);
-    const char *args[16] = {"--endpoint",    c->endpoint, "--kind", kind, "--index", index,
-                            "--incarnation", incarnation, NULL};
+    const char *args[16] = {"--endpoint", c->endpoint,     "--kind",    kind, "--index",
+                            index,        "--incarnation", incarnation, NULL};
     if (p->kind == BOARD_SCAN) {
         args[8] = "--scan";
         args[9] = "--catalog-fd";
@@ -148,7 +149,8 @@ int proc_start(coordinator_t *c, proc_t *p)
     p->state = PROC_STARTED;
     p->since_ns = clock_ns();
     p->deadline_ns = p->since_ns + RUN_HELLO_S * 1000000000ull;
-    p->ready = p->said_bye = p->bye_status = p->stop_sent = p->kill_sent = p->last_is_error = 0;
+    p->ready = p->said_bye = p->bye_status = p->stop_wanted = p->stop_sent = p->kill_sent =
+        p->last_is_error = 0;
     p->epochs_sent = p->ledger_sent = 0;
     p->respawn_ns = 0;
     p->line_used = 0;
@@ -161,16 +163,27 @@ int proc_send(coordinator_t *c, const proc_t *p, const void *frame, size_t bytes
     return p->state == PROC_JOINED ? bus_send(c->bus, p->identity, frame, bytes) : ERR_GONE;
 }
 
+/* Told now, or by proc_catch_up when it has joined: a stop must not pass by a process that is just
+ * starting. The time runs from now in either case. */
 static void send_stop(coordinator_t *c, proc_t *p, wire_stop_why_t why, double seconds)
 {
+    p->stop_wanted = (int)why + 1;
+    p->deadline_ns = clock_ns() + (uint64_t)(seconds * 1e9);
+    proc_catch_up(c, p);
+}
+
+static void catch_up_stop(coordinator_t *c, proc_t *p)
+{
     wire_stop_t stop;
+    uint64_t now = clock_ns();
+    if (p->stop_wanted == 0 || p->stop_wanted == p->stop_sent)
+        return;
     memset(&stop, 0, sizeof stop);
     wire_begin(&stop, WIRE_STOP, sizeof stop);
-    stop.why = (uint32_t)why;
-    stop.deadline_ms = (uint32_t)(seconds * 1000);
+    stop.why = (uint32_t)p->stop_wanted - 1;
+    stop.deadline_ms = p->deadline_ns > now ? (uint32_t)((p->deadline_ns - now) / 1000000) : 0;
     if (proc_send(c, p, &stop, sizeof stop) == 0)
-        p->stop_sent = (int)why + 1;
-    p->deadline_ns = clock_ns() + (uint64_t)(seconds * 1e9);
+        p->stop_sent = p->stop_wanted;
 }
 
 void proc_stop(coordinator_t *c, uint32_t kind, wire_stop_why_t why, double seconds)
@@ -207,7 +220,7 @@ void proc_scale_loaders(coordinator_t *c)
                 run_fail(c, rc, "%s", err_text());
             if (rc < 0)
                 return;
-        } else if (i >= c->workers && p->state == PROC_JOINED && !p->stop_sent) {
+        } else if (i >= c->workers && proc_alive(p) && !p->stop_wanted) {
             send_stop(c, p, WIRE_STOP_DONE, RUN_LEAVE_S);
         }
     }
@@ -215,11 +228,14 @@ void proc_scale_loaders(coordinator_t *c)
 
 void proc_catch_up(coordinator_t *c, proc_t *p)
 {
-    if (p->state != PROC_JOINED || (p->kind != BOARD_LOADER && p->kind != BOARD_TRAINER))
+    if (p->state != PROC_JOINED)
+        return;
+    catch_up_stop(c, p);
+    if (p->kind != BOARD_LOADER && p->kind != BOARD_TRAINER)
         return;
     if (p->epochs_sent == 0)
-        p->epochs_sent = c->epochs_announced >= c->first_epoch + 2 ? c->epochs_announced - 2
-                                                                   : c->first_epoch;
+        p->epochs_sent =
+            c->epochs_announced >= c->first_epoch + 2 ? c->epochs_announced - 2 : c->first_epoch;
     for (; p->epochs_sent < c->epochs_announced; p->epochs_sent++) {
         uint32_t e = p->epochs_sent;
         wire_epoch_t m;
@@ -268,15 +284,16 @@ static void last_words(const proc_t *p, char *text, size_t bytes)
              p->last_words[0] ? "; its last words: " : "", p->last_words);
 }
 
-/* The loader has been seen dead (reaped, so every one of its threads is gone): its cells return to EMPTY and
- * the others are woken. */
+/* The loader has been seen dead (reaped, so every one of its threads is gone): its cells return to
+ * EMPTY and the others are woken. */
 static uint32_t fence(coordinator_t *c, const proc_t *p)
 {
     uint32_t cells = 0;
     for (uint32_t r = 0; r < c->ranks; r++)
         if (c->rings[r])
             cells += ring_fence(c->rings[r], p->incarnation);
-    /* Release: the words above are seen by whoever sees the bell; partner: the loaders' acquire load. */
+    /* Release: the words above are seen by whoever sees the bell; partner: the loaders' acquire
+     * load. */
     atomic_fetch_add_explicit(&c->hub->work_bell, 1, memory_order_release);
     futex_wake(&c->hub->work_bell, INT_MAX);
     return cells;
@@ -298,7 +315,8 @@ static void loader_died(coordinator_t *c, proc_t *p, uint32_t fenced, uint64_t o
     json_key_uint(&e.json, "cells_returned", fenced);
     event_end(c, &e);
     if (c->deaths > RUN_DEATHS || p->deaths > RUN_DEATHS) {
-        run_fail(c, ERR_FAILED, "loaders keep dying: %u deaths without an image made in between; %s",
+        run_fail(c, ERR_FAILED,
+                 "loaders keep dying: %u deaths without an image made in between; %s",
                  c->deaths > p->deaths ? c->deaths : p->deaths, how);
         return;
     }
@@ -319,7 +337,7 @@ static void loader_ended(coordinator_t *c, proc_t *p)
     uint32_t fenced = fence(c, p);
     c->cells_before += own;
     p->state = PROC_NONE;
-    if (c->state == RUN_LEAVING || c->state == RUN_OVER || p->stop_sent)
+    if (c->state == RUN_LEAVING || c->state == RUN_OVER || p->stop_wanted)
         return;
     if (p->said_bye && p->bye_status < 0)
         run_fail(c, p->bye_status, "%s: %s", p->name, p->bye_text);
@@ -383,8 +401,8 @@ static int still_to_come(const proc_t *p, uint64_t now)
 
 static void conclude(coordinator_t *c, proc_t *p)
 {
-    /* The state changes first: what the end leads to asks who is still there. A loader's stays until its
-     * cells are counted. */
+    /* The state changes first: what the end leads to asks who is still there. A loader's stays
+     * until its cells are counted. */
     if (p->kind == BOARD_LOADER) {
         loader_ended(c, p);
     } else {

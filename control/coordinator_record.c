@@ -140,7 +140,8 @@ static void stderr_line(coordinator_t *c, proc_t *p, const char *line)
 void record_stderr(coordinator_t *c, proc_t *p, int final)
 {
     while (p->child.errors >= 0) {
-        ssize_t n = read(p->child.errors, p->line + p->line_used, sizeof p->line - 1 - p->line_used);
+        ssize_t n =
+            read(p->child.errors, p->line + p->line_used, sizeof p->line - 1 - p->line_used);
         if (n <= 0)
             break;
         p->line_used += (size_t)n;

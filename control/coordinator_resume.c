@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Against the working folder and without looking at the path itself: it may be on storage that hangs. */
+/* Against the working folder and without looking at the path itself: it may be on storage that
+ * hangs. */
 static int make_absolute(char *path, const char *folder)
 {
     char joined[OPTIONS_PATH_BYTES];
@@ -42,7 +43,8 @@ int resume_absolute(options_t *o, int digest_only)
         CHECK_GOTO(make_absolute(o->model, here), rc, fail);
     if (digest_only)
         return 0;
-    /* A relative project lies under runs/detect (facts/yolo.md 6.8), which need not be written out. */
+    /* A relative project lies under runs/detect (facts/yolo.md 6.8), which need not be written out.
+     */
     snprintf(runs, sizeof runs, "%s/runs/detect", here);
     if (!o->project[0])
         snprintf(o->project, sizeof o->project, "%.*s", OPTIONS_PATH_BYTES - 1, runs);
@@ -55,14 +57,14 @@ fail:
     return rc;
 }
 
-/* Keys that a resume may change: facts/yolo.md 8.5's and those of this machine. The others decide what
- * the run is. */
+/* Keys that a resume may change: facts/yolo.md 8.5's and those of this machine. The others decide
+ * what the run is. */
 static const char *const resume_keys[] = {
-    "imgsz",       "batch",       "device",  "close_mosaic", "workers",     "patience",
-    "val",         "save",        "save_period", "hsv_h",    "hsv_s",       "hsv_v",
-    "degrees",     "translate",   "scale",   "shear",        "perspective", "flipud",
-    "fliplr",      "bgr",         "mosaic",  "mixup",        "io",          "cache",
-    "ring_depth",  "inflight",    "digest",  "on_warning",   "max_pixels",  "max_scans",
+    "imgsz",        "batch",         "device",      "close_mosaic", "workers",     "patience",
+    "val",          "save",          "save_period", "hsv_h",        "hsv_s",       "hsv_v",
+    "degrees",      "translate",     "scale",       "shear",        "perspective", "flipud",
+    "fliplr",       "bgr",           "mosaic",      "mixup",        "io",          "cache",
+    "ring_depth",   "inflight",      "digest",      "on_warning",   "max_pixels",  "max_scans",
     "hang_timeout", "stop_deadline", NULL};
 
 static int may_change(const char *word, char *key, size_t bytes)
@@ -107,10 +109,11 @@ static int apply_word(coordinator_t *c, const char *word, char *before, char *af
     if (a == b && memcmp(old, new, (size_t)a) == 0)
         return 0;
     if (!allowed)
-        return err_set(ERR_CONFIG,
-                       "%s cannot change when a run is resumed: it was begun with %s: %.*s. Leave it out, "
-                       "or start a new run (model=%s/weights/last.safetensors begins with its weights)",
-                       key, key, a, old, c->run_dir);
+        return err_set(
+            ERR_CONFIG,
+            "%s cannot change when a run is resumed: it was begun with %s: %.*s. Leave it out, "
+            "or start a new run (model=%s/weights/last.safetensors begins with its weights)",
+            key, key, a, old, c->run_dir);
     run_note(c, LOG_INFO, "resume: %s changed from %.*s to %.*s", key, a, old, b, new);
     c->options = changed;
     return 0;
@@ -133,8 +136,9 @@ int resume_options(coordinator_t *c, const char *yaml, size_t bytes)
     CHECK_GOTO(options_check(&c->options, dumps, OPTIONS_YAML_BYTES), rc, fail);
     if (dumps[0])
         run_note(c, LOG_INFO, "%s", dumps);
-    run_note(c, LOG_INFO, "resume: %s goes on at the beginning of epoch %u of %d; everything else is as in its "
-                          "args.yaml",
+    run_note(c, LOG_INFO,
+             "resume: %s goes on at the beginning of epoch %u of %d; everything else is as in its "
+             "args.yaml",
              c->run_dir, c->first_epoch + 1, c->options.epochs);
 fail:
     free(dumps);

@@ -35,9 +35,11 @@ static void tell_issues(coordinator_t *c)
     if (n > START_ISSUES_SHOWN)
         run_note(c, LOG_WARN, "and %u more%s", n - START_ISSUES_SHOWN,
                  c->config->digest_only ? "" : "; all are in events.jsonl");
-    run_note(c, LOG_INFO, "data: %u training images (%u without objects), %u for validation, %u left out",
-             catalog_count(c->catalog, CATALOG_TRAIN), catalog_backgrounds(c->catalog, CATALOG_TRAIN),
-             catalog_count(c->catalog, CATALOG_VAL), dropped);
+    run_note(c, LOG_INFO,
+             "data: %u training images (%u without objects), %u for validation, %u left out",
+             catalog_count(c->catalog, CATALOG_TRAIN),
+             catalog_backgrounds(c->catalog, CATALOG_TRAIN), catalog_count(c->catalog, CATALOG_VAL),
+             dropped);
 }
 
 static int make_plan(coordinator_t *c)
@@ -60,7 +62,8 @@ static int make_plan(coordinator_t *c)
     if (p->n_train == 0)
         return err_set(ERR_DATA, "%s has no usable training image", o->data);
     if (p->first_epoch >= p->epochs)
-        return err_set(ERR_CONFIG, "the run in %s has done its %u epochs: there is nothing to resume",
+        return err_set(ERR_CONFIG,
+                       "the run in %s has done its %u epochs: there is nothing to resume",
                        c->run_dir, p->epochs);
     return 0;
 }
@@ -91,7 +94,8 @@ static void size_ring(coordinator_t *c)
     r->label_cap = cap < 1 ? 1 : (uint32_t)cap;
 }
 
-/* Before anything is reserved: above a memory limit fallocate is an OOM kill, not an error (design 3). */
+/* Before anything is reserved: above a memory limit fallocate is an OOM kill, not an error (design
+ * 3). */
 static int check_memory(coordinator_t *c)
 {
     uint64_t ring = ring_bytes(&c->ring_config), mib = 1 << 20;
@@ -102,13 +106,13 @@ static int check_memory(coordinator_t *c)
         return rc;
     if (need <= c->budget.available)
         return 0;
-    return err_set(ERR_ENV,
-                   "the batch rings need %llu MiB (%u of %llu MiB) and the processes %llu MiB, and %llu MiB "
-                   "are available (%s): lower ring_depth (%d), batch (%d), imgsz (%d) or workers (%u)",
-                   (unsigned long long)(ring * c->ranks / mib), c->ranks,
-                   (unsigned long long)(ring / mib), (unsigned long long)(margin / mib),
-                   (unsigned long long)(c->budget.available / mib), c->budget.source,
-                   c->options.ring_depth, c->options.batch, c->options.imgsz, c->workers);
+    return err_set(
+        ERR_ENV,
+        "the batch rings need %llu MiB (%u of %llu MiB) and the processes %llu MiB, and %llu MiB "
+        "are available (%s): lower ring_depth (%d), batch (%d), imgsz (%d) or workers (%u)",
+        (unsigned long long)(ring * c->ranks / mib), c->ranks, (unsigned long long)(ring / mib),
+        (unsigned long long)(margin / mib), (unsigned long long)(c->budget.available / mib),
+        c->budget.source, c->options.ring_depth, c->options.batch, c->options.imgsz, c->workers);
 }
 
 static int make_rings(coordinator_t *c)
@@ -208,9 +212,8 @@ void start_table(coordinator_t *c)
                              .budget = c->budget,
                              .disk_free = c->disk_free};
     for (uint32_t r = 0; r < c->ranks; r++)
-        t.memory[r] =
-            atomic_load_explicit(&board_page(c->board, proc_trainer(c, r)->page)->memory_bytes,
-                                 memory_order_relaxed);
+        t.memory[r] = atomic_load_explicit(
+            &board_page(c->board, proc_trainer(c, r)->page)->memory_bytes, memory_order_relaxed);
     if (c->view->start)
         c->view->start(c->view->user, &t);
 }
@@ -225,10 +228,10 @@ void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w)
     w->collective_fd = p->kind == BOARD_TRAINER ? c->collective_fd : -1;
     w->snapshot_fd = p->kind == BOARD_TRAINER || p->kind == BOARD_SCRIBE ? c->snapshot_fd : -1;
     for (uint32_t r = 0; r < WIRE_RANKS; r++)
-        w->ring_fd[r] = r < c->ranks && (p->kind == BOARD_LOADER ||
-                                         (p->kind == BOARD_TRAINER && p->index == r))
-                            ? c->ring_fd[r]
-                            : -1;
+        w->ring_fd[r] =
+            r < c->ranks && (p->kind == BOARD_LOADER || (p->kind == BOARD_TRAINER && p->index == r))
+                ? c->ring_fd[r]
+                : -1;
     w->board_page = p->page;
     w->threads = p->kind == BOARD_TRAINER ? c->threads : 1;
     w->workers = c->workers;

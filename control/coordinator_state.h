@@ -37,12 +37,12 @@ enum {
     RUN_LOADERS_MAX = 1024,
     RUN_PROCESSES = 2 + WIRE_RANKS + RUN_LOADERS_MAX,
     RUN_TICK_MS = 100,
-    RUN_HELLO_S = 60,    /* from exec to hello, on a machine that is busy */
-    RUN_READY_S = 900,   /* a trainer's start-up: model, memory, weights */
-    RUN_SCAN_S = 600,    /* a scan without any progress */
-    RUN_LEAVE_S = 5,     /* to leave when all work is done */
+    RUN_HELLO_S = 60,        /* from exec to hello, on a machine that is busy */
+    RUN_READY_S = 900,       /* a trainer's start-up: model, memory, weights */
+    RUN_SCAN_S = 600,        /* a scan without any progress */
+    RUN_LEAVE_S = 5,         /* to leave when all work is done */
     RUN_LAST_WORDS_MS = 500, /* for a goodbye still on its way when its sender has ended */
-    RUN_DEATHS = 5,      /* loaders that may die without a cell done in between */
+    RUN_DEATHS = 5,          /* loaders that may die without a cell done in between */
     RUN_EVENT_BYTES = 8192,
 };
 
@@ -65,8 +65,9 @@ typedef enum {
 
 typedef struct {
     uint32_t kind, index; /* board_kind_t */
-    uint32_t incarnation; /* of the run's processes, counted from 1: also the owner in claim words */
-    uint32_t page;        /* of the board */
+    uint32_t
+        incarnation; /* of the run's processes, counted from 1: also the owner in claim words */
+    uint32_t page;   /* of the board */
     proc_state_t state;
     uint64_t since_ns, deadline_ns; /* of the state; 0: no deadline */
     supervise_child_t child;
@@ -74,13 +75,13 @@ typedef struct {
     int ready;                             /* trainer: READY has come */
     int said_bye, bye_status;
     char bye_text[WIRE_TEXT];
-    int stop_sent;         /* a wire_stop_why_t + 1 */
+    int stop_wanted, stop_sent; /* a wire_stop_why_t + 1; wanted until it is sent */
     int kill_sent;
-    uint32_t epochs_sent;  /* announcements below this epoch */
-    uint32_t ledger_sent;  /* entries */
-    uint64_t respawn_ns;   /* PROC_NONE: when to start again; 0: not */
-    uint32_t deaths;       /* in a row, without a cell of its own in between */
-    size_t line_used;      /* of a line of stderr not yet complete */
+    uint32_t epochs_sent; /* announcements below this epoch */
+    uint32_t ledger_sent; /* entries */
+    uint64_t respawn_ns;  /* PROC_NONE: when to start again; 0: not */
+    uint32_t deaths;      /* in a row, without a cell of its own in between */
+    size_t line_used;     /* of a line of stderr not yet complete */
     char line[4096];
     char last_words[WIRE_TEXT]; /* last error line, else last line */
     int last_is_error;
@@ -127,7 +128,7 @@ typedef struct coordinator {
     proc_t *procs; /* RUN_PROCESSES: scribe, scan, trainers, loaders */
     uint32_t incarnations;
     uint32_t epochs_announced;
-    uint32_t deaths;      /* loaders that died since cells_at_death */
+    uint32_t deaths;                       /* loaders that died since cells_at_death */
     uint64_t cells_at_death, cells_before; /* cells_before: done by loaders that are gone */
     uint32_t snapshots_pending, checkpoint_failed;
     char checkpoint_text[WIRE_TEXT];
@@ -170,7 +171,8 @@ void proc_init(coordinator_t *c);
 int proc_start(coordinator_t *c, proc_t *p);
 /* Reaps, reads last words, and draws the conclusions. */
 void proc_collect(coordinator_t *c);
-/* Sends a frame; a full pipe or a vanished peer is not an error here: who is dead is seen elsewhere. */
+/* Sends a frame; a full pipe or a vanished peer is not an error here: who is dead is seen
+ * elsewhere. */
 int proc_send(coordinator_t *c, const proc_t *p, const void *frame, size_t bytes);
 /* WIRE_STOP to every live process of a kind (BOARD_NONE: all but the scribe). */
 void proc_stop(coordinator_t *c, uint32_t kind, wire_stop_why_t why, double seconds);
@@ -200,7 +202,8 @@ int resume_options(coordinator_t *c, const char *yaml, size_t bytes);
 /* coordinator_record.c */
 void run_note(coordinator_t *c, log_level_t level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* One line for events.jsonl: event_begin writes time and name; the caller adds keys; event_end sends. */
+/* One line for events.jsonl: event_begin writes time and name; the caller adds keys; event_end
+ * sends. */
 typedef struct {
     json_t json;
     char text[RUN_EVENT_BYTES];

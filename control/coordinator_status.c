@@ -205,7 +205,8 @@ void status_answer(coordinator_t *c, const char *to, const wire_command_t *comma
         run_interrupt(c, "sluice stop");
         n = snprintf(text, room, "stopping after a checkpoint\n");
     } else if (command->command == WIRE_CMD_CHECKPOINT)
-        n = snprintf(text, room, "a checkpoint is written at the end of each epoch, and at a stop\n");
+        n = snprintf(text, room,
+                     "a checkpoint is written at the end of each epoch, and at a stop\n");
     else
         n = snprintf(text, room, "command %u is not known to this version\n", command->command);
     if (n >= 0) {

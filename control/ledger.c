@@ -63,10 +63,11 @@ static int ledger_append(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_
         return rc;
     uint32_t count = ++l->bad[bad->split];
     if (count >= n || (count >= LEDGER_MANY && (uint64_t)count * LEDGER_SHARE > n))
-        return err_set(ERR_DATA,
-                       "%u of %u %s images could be read when the run began and cannot be read now; "
-                       "see the bad-sample lines, and check the storage they are on",
-                       count, n, bad->split == CATALOG_TRAIN ? "training" : "validation");
+        return err_set(
+            ERR_DATA,
+            "%u of %u %s images could be read when the run began and cannot be read now; "
+            "see the bad-sample lines, and check the storage they are on",
+            count, n, bad->split == CATALOG_TRAIN ? "training" : "validation");
     do {
         substitute = (substitute + 1) % n;
     } while (ledger_find(l, bad->split, substitute));
@@ -86,7 +87,8 @@ static int ledger_append(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_
 int ledger_report(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_t *entry)
 {
     if (bad->split >= CATALOG_SPLITS || bad->sample >= l->samples[bad->split])
-        return err_set(ERR_FAILED, "a bad-sample report names sample %u of split %u, which is not there",
+        return err_set(ERR_FAILED,
+                       "a bad-sample report names sample %u of split %u, which is not there",
                        bad->sample, bad->split);
     wire_ledger_t *e = ledger_find(l, bad->split, bad->sample);
     if (!e)

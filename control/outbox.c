@@ -56,7 +56,8 @@ int outbox_push(outbox_t *box, const void *frame, size_t bytes, int droppable)
         item = malloc(sizeof *item + bytes);
     if (!item) {
         box->dropped++;
-        return err_set(ERR_TIMEOUT, "%zu messages of %zu bytes wait already", box->waiting, box->held);
+        return err_set(ERR_TIMEOUT, "%zu messages of %zu bytes wait already", box->waiting,
+                       box->held);
     }
     item->next = NULL;
     item->bytes = bytes;

@@ -1,7 +1,7 @@
 /* A bounded queue of frames for one peer that may read slowly: the scribe (design 1, 6).
  *
- * Frames leave in order whenever the peer's pipe has room. Beyond a first bound droppable frames (log
- * lines) are counted and left out; beyond the second nothing more is taken. One thread.
+ * Frames leave in order whenever the peer's pipe has room. Beyond a first bound droppable frames
+ * (log lines) are counted and left out; beyond the second nothing more is taken. One thread.
  */
 #ifndef SLUICE_CONTROL_OUTBOX_H
 #define SLUICE_CONTROL_OUTBOX_H

@@ -35,8 +35,9 @@ int registry_folder(char *path, size_t bytes)
     if (lstat(path, &st) != 0)
         return err_sys(ERR_ENV, "%s", path);
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
-        return err_set(ERR_ENV, "%s is not a folder of mode 0700 that belongs to you: remove it, or set "
-                                "XDG_RUNTIME_DIR to a folder of yours",
+        return err_set(ERR_ENV,
+                       "%s is not a folder of mode 0700 that belongs to you: remove it, or set "
+                       "XDG_RUNTIME_DIR to a folder of yours",
                        path);
     return 0;
 }
@@ -116,8 +117,8 @@ int registry_add(const registry_entry_t *e, registry_t **registry)
         return err_set(ERR_ENV, "no memory for the registry");
     snprintf(r->path, sizeof r->path, "%.*s/%d%s", (int)sizeof r->path - 32, folder, (int)e->pid,
              registry_suffix);
-    /* Locked before it gets the name that others look for: a start that runs beside us must not take it
-     * for a dead run's. */
+    /* Locked before it gets the name that others look for: a start that runs beside us must not
+     * take it for a dead run's. */
     snprintf(temporary, sizeof temporary, "%s.tmp", r->path);
     r->fd = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     int n = snprintf(text, sizeof text, "pid=%d\nendpoint=%s\ntoken=%s\nrun_dir=%s\n", (int)e->pid,

@@ -1,8 +1,8 @@
-/* Where commands find a live run (design 6): one small file a run in $XDG_RUNTIME_DIR/sluice, else in
- * /tmp/sluice-UID, mode 0700.
+/* Where commands find a live run (design 6): one small file a run in $XDG_RUNTIME_DIR/sluice, else
+ * in /tmp/sluice-UID, mode 0700.
  *
- * The coordinator holds a lock on its file as long as it lives, so that a file nobody locks is a dead
- * run's, whatever its pid has become; the next start removes such files. Local storage only.
+ * The coordinator holds a lock on its file as long as it lives, so that a file nobody locks is a
+ * dead run's, whatever its pid has become; the next start removes such files. Local storage only.
  */
 #ifndef SLUICE_CONTROL_REGISTRY_H
 #define SLUICE_CONTROL_REGISTRY_H
@@ -20,13 +20,14 @@ typedef struct {
 
 typedef struct registry registry_t; /* this process's own entry */
 
-/* Removes dead runs' files and writes ours. ERR_ENV when the folder cannot be had or is not ours. */
+/* Removes dead runs' files and writes ours. ERR_ENV when the folder cannot be had or is not ours.
+ */
 int registry_add(const registry_entry_t *entry, registry_t **registry);
 /* Removes our file. */
 void registry_remove(registry_t **registry);
 
-/* The live run that `which` names: a run directory, its last component, a pid, or NULL for the only one.
- * ERR_CONFIG says what is running instead. */
+/* The live run that `which` names: a run directory, its last component, a pid, or NULL for the only
+ * one. ERR_CONFIG says what is running instead. */
 int registry_find(const char *which, registry_entry_t *entry);
 /* The folder in use; "" when none can be made. For messages and tests. */
 int registry_folder(char *path, size_t bytes);

@@ -48,7 +48,8 @@ static void child_signals(void)
     for (int s = 1; s < NSIG; s++) {
         if (s == SIGHUP && sigaction(s, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
             continue;
-        sigaction(s, &plain, NULL); /* refused for SIGKILL, SIGSTOP and libc's own: as it should be */
+        sigaction(s, &plain,
+                  NULL); /* refused for SIGKILL, SIGSTOP and libc's own: as it should be */
     }
     sigset_t none;
     sigemptyset(&none);
@@ -149,8 +150,8 @@ static int make_pipes(int lifeline[2], int errors[2], int start[2])
     if (pipe2(lifeline, O_CLOEXEC) != 0 || pipe2(errors, O_CLOEXEC | O_NONBLOCK) != 0 ||
         pipe2(start, O_CLOEXEC) != 0)
         return err_sys(ERR_ENV, "pipe");
-    /* Both ends of the error pipe are non-blocking: a coordinator that is stopped must not stop a worker
-     * that logs; a line that finds no room is lost. More room makes that rare. */
+    /* Both ends of the error pipe are non-blocking: a coordinator that is stopped must not stop a
+     * worker that logs; a line that finds no room is lost. More room makes that rare. */
     fcntl(errors[1], F_SETPIPE_SZ, 1 << 18);
     fcntl(start[0], F_SETFL, O_NONBLOCK);
     return 0;

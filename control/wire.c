@@ -160,7 +160,8 @@ const char *wire_build(void)
 uint64_t wire_mix(uint64_t hash, uint64_t value)
 {
     /* The finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-     * generators", 2014) over the sum: every bit of either argument reaches every bit of the result. */
+     * generators", 2014) over the sum: every bit of either argument reaches every bit of the
+     * result. */
     uint64_t z = hash + value + 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
@@ -169,7 +170,8 @@ uint64_t wire_mix(uint64_t hash, uint64_t value)
 
 uint64_t wire_checksum(const void *data, uint64_t bytes)
 {
-    /* Four lanes keep four multiplications under way: some gigabytes a second, for images of 300 MB. */
+    /* Four lanes keep four multiplications under way: some gigabytes a second, for images of 300
+     * MB. */
     const unsigned char *p = data;
     uint64_t lane[4] = {1, 2, 3, 4}, left = bytes;
     for (; left >= 32; left -= 32, p += 32) {

@@ -1,9 +1,9 @@
 /* The messages of the control plane (design 6): one ZeroMQ frame each, a header and a fixed body.
  *
- * Little-endian, fixed-width, no pointers; sizes are asserted in wire.c. wire_check refuses a frame whose
- * magic, version, type or length is not exactly right: it is logged and dropped, never trusted. Text
- * fields are NUL-terminated within their size after wire_check. Variable text follows the fixed body in
- * the few types that say so. Any process.
+ * Little-endian, fixed-width, no pointers; sizes are asserted in wire.c. wire_check refuses a frame
+ * whose magic, version, type or length is not exactly right: it is logged and dropped, never
+ * trusted. Text fields are NUL-terminated within their size after wire_check. Variable text follows
+ * the fixed body in the few types that say so. Any process.
  */
 #ifndef SLUICE_CONTROL_WIRE_H
 #define SLUICE_CONTROL_WIRE_H
@@ -17,15 +17,16 @@ enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 1 };
 enum { WIRE_MAX_BYTES = 1 << 20, WIRE_TOKEN = 33, WIRE_TEXT = 512, WIRE_RANKS = 64 };
 
 typedef enum {
-    WIRE_HELLO = 1,  /* worker -> coordinator */
-    WIRE_WELCOME,    /* coordinator -> worker; args.yaml text follows */
-    WIRE_EPOCH,      /* coordinator -> workers, ahead of time */
-    WIRE_EPOCH_ACK,  /* worker -> coordinator */
-    WIRE_READY,      /* trainer -> coordinator: model built, memory held, first batch awaited */
-    WIRE_PROGRESS,   /* trainer -> coordinator, a few a second at most */
-    WIRE_EPOCH_END,  /* rank 0 -> coordinator: losses and metrics of an epoch (-> scribe: csv row) */
-    WIRE_SNAPSHOT,   /* rank 0 -> coordinator -> scribe: a file image is complete in snapshot memory */
-    WIRE_SAVED,      /* scribe -> coordinator -> rank 0: written or not; the image's slot is free */
+    WIRE_HELLO = 1, /* worker -> coordinator */
+    WIRE_WELCOME,   /* coordinator -> worker; args.yaml text follows */
+    WIRE_EPOCH,     /* coordinator -> workers, ahead of time */
+    WIRE_EPOCH_ACK, /* worker -> coordinator */
+    WIRE_READY,     /* trainer -> coordinator: model built, memory held, first batch awaited */
+    WIRE_PROGRESS,  /* trainer -> coordinator, a few a second at most */
+    WIRE_EPOCH_END, /* rank 0 -> coordinator: losses and metrics of an epoch (-> scribe: csv row) */
+    WIRE_SNAPSHOT,  /* rank 0 -> coordinator -> scribe: a file image is complete in snapshot memory
+                     */
+    WIRE_SAVED,     /* scribe -> coordinator -> rank 0: written or not; the image's slot is free */
     WIRE_BAD_SAMPLE, /* loader -> coordinator */
     WIRE_LEDGER,     /* coordinator -> loaders: a substitution */
     WIRE_EVENT,      /* anyone -> coordinator -> scribe: one JSON line for events.jsonl follows */
@@ -34,9 +35,10 @@ typedef enum {
     WIRE_COMMAND,    /* sluice status / stop / scale -> coordinator */
     WIRE_REPLY,      /* coordinator -> command; JSON text follows */
     WIRE_CSV,        /* coordinator -> scribe: one results.csv row follows */
-    WIRE_RUN_INFO,   /* scribe -> coordinator: the run directory is made and locked; args.yaml follows */
-    WIRE_ARGS,       /* coordinator -> scribe: the resolved configuration for args.yaml follows */
-    WIRE_LOG,        /* coordinator -> scribe: lines of a process's stderr follow */
+    WIRE_RUN_INFO, /* scribe -> coordinator: the run directory is made and locked; args.yaml follows
+                    */
+    WIRE_ARGS,     /* coordinator -> scribe: the resolved configuration for args.yaml follows */
+    WIRE_LOG,      /* coordinator -> scribe: lines of a process's stderr follow */
     WIRE_TYPES
 } wire_type_t;
 
@@ -108,8 +110,9 @@ typedef struct {
     wire_header_t head;
     uint32_t epoch, slot;
     uint64_t offset, length, checksum;
-    char path[256]; /* relative to the run directory: "weights/last.safetensors" */
-    char copy_to[256]; /* the same bytes under another name too ("weights/best.safetensors"), or "" */
+    char path[256];    /* relative to the run directory: "weights/last.safetensors" */
+    char copy_to[256]; /* the same bytes under another name too ("weights/best.safetensors"), or ""
+                        */
 } wire_snapshot_t;
 
 typedef struct {
@@ -174,8 +177,8 @@ typedef struct {
     char process[48]; /* "loader-3": the file is logs/loader-3.log */
 } wire_log_t;
 
-/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV, WIRE_ARGS; text follows in all but the
- * first. */
+/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV, WIRE_ARGS; text follows in all but
+ * the first. */
 typedef struct {
     wire_header_t head;
 } wire_plain_t;
@@ -186,17 +189,20 @@ void wire_begin(void *frame, wire_type_t type, size_t bytes);
 size_t wire_body_bytes(uint32_t type);
 /* 0 if the frame can be trusted to have its type's layout; terminates the fixed text fields. */
 int wire_check(void *frame, size_t bytes);
-/* The variable text behind the fixed body of a checked frame. A frame that bus_receive handed out has a
- * NUL behind it, so there the text is a C string. */
+/* The variable text behind the fixed body of a checked frame. A frame that bus_receive handed out
+ * has a NUL behind it, so there the text is a C string. */
 const char *wire_text(const void *frame, size_t *bytes);
 const char *wire_type_name(uint32_t type);
-/* What the processes of one run must share: version of the program and the layouts in shared memory. */
+/* What the processes of one run must share: version of the program and the layouts in shared
+ * memory. */
 const char *wire_build(void);
-/* The hash of file images in snapshot memory (wire_snapshot_t.checksum), 64 bits, not cryptographic. */
+/* The hash of file images in snapshot memory (wire_snapshot_t.checksum), 64 bits, not
+ * cryptographic. */
 uint64_t wire_checksum(const void *data, uint64_t bytes);
 /* Folds one value into a running hash. */
 uint64_t wire_mix(uint64_t hash, uint64_t value);
-/* What all must agree on for an epoch: a hash of (epoch, seed, list digest, ranks, batch, imgsz, mosaic). */
+/* What all must agree on for an epoch: a hash of (epoch, seed, list digest, ranks, batch, imgsz,
+ * mosaic). */
 uint64_t wire_agreement(const plan_t *plan, uint32_t epoch, uint64_t list_digest);
 
 #endif

@@ -61,13 +61,14 @@ static int worker_parse(int argc, char **argv, worker_args_t *a)
     }
     for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
         if (!numbers[k].seen || !a->endpoint)
-            return err_set(ERR_CONFIG, "%s is started by `sluice train` and not by hand: %s is missing",
+            return err_set(ERR_CONFIG,
+                           "%s is started by `sluice train` and not by hand: %s is missing",
                            argv[0], a->endpoint ? numbers[k].name : "--endpoint");
     return 0;
 }
 
-/* The parent's death is ours. The signal comes first and the comparison behind it, so that a parent that
- * died in between is seen. */
+/* The parent's death is ours. The signal comes first and the comparison behind it, so that a parent
+ * that died in between is seen. */
 static int worker_arm(const worker_args_t *a, worker_t *w)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
@@ -214,18 +215,19 @@ fail:
     return rc;
 }
 
-/* Agreement of an announced epoch: computed here from this process's own plan and list, so that a process
- * that sees something else says so before it works on it. */
+/* Agreement of an announced epoch: computed here from this process's own plan and list, so that a
+ * process that sees something else says so before it works on it. */
 static int worker_epoch(worker_t *w, const wire_epoch_t *e)
 {
     wire_epoch_ack_t ack;
     memset(&ack, 0, sizeof ack);
     wire_begin(&ack, WIRE_EPOCH_ACK, sizeof ack);
     ack.epoch = e->epoch;
-    ack.agreement =
-        wire_agreement(&w->plan, e->epoch, w->catalog ? catalog_digest(w->catalog) : e->list_digest);
+    ack.agreement = wire_agreement(&w->plan, e->epoch,
+                                   w->catalog ? catalog_digest(w->catalog) : e->list_digest);
     if (ack.agreement != e->agreement)
-        log_line(LOG_ERROR, "epoch %u is not what this process computes: agreement %016llx, not %016llx",
+        log_line(LOG_ERROR,
+                 "epoch %u is not what this process computes: agreement %016llx, not %016llx",
                  e->epoch, (unsigned long long)ack.agreement, (unsigned long long)e->agreement);
     else if (e->epoch + 1 > w->epochs_announced)
         w->epochs_announced = e->epoch + 1;

@@ -194,7 +194,7 @@ static void test_letterbox(void **state)
 static catalog_t *polygon_catalog(int *fd)
 {
     catalog_builder_t *b;
-    catalog_t *c;
+    catalog_t *c = NULL;
     const float points[6] = {0.4f, 0.7f, 0.6f, 0.7f, 0.4f, 0.3f};
     const catalog_label_t l = {.cx = 0.5f, .cy = 0.5f, .w = 0.2f, .h = 0.4f, .n_points = 3};
     const catalog_sample_t s = {

@@ -495,7 +495,8 @@ static void cross_checks(void **state)
     check("data=d model=yolo11m.pt", ERR_CONFIG, "model=yolo11m starts from random");
     check("data=d lr0=0.005", 0, "lr0 is not used");
     check("data=d lr0=0.005 optimizer=SGD", 0, "");
-    check("data=d epochs=5", 0, "no mosaic");
+    check("data=d epochs=5", 0, "mosaic stays on to the end");
+    check("data=d epochs=10", 0, "");
     check("data=d epochs=5 close_mosaic=0", 0, "");
     check("data=d epochs=5 mosaic=0", 0, "");
     options_t o;

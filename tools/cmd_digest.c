@@ -18,11 +18,16 @@ typedef struct {
 static void on_note(void *user, log_level_t level, const char *text)
 {
     (void)user;
-    fprintf(stderr, "%s%s\n", level == LOG_WARN ? "warning: " : level == LOG_ERROR ? "error: " : "", text);
+    fprintf(stderr, "%s%s\n",
+            level == LOG_WARN    ? "warning: "
+            : level == LOG_ERROR ? "error: "
+                                 : "",
+            text);
 }
 
-/* "epoch step rank digest" in training, "val epoch step rank digest" in validation; epochs and steps count
- * from 0. With --samples one more column: the catalogue's numbers, in order of cell, between commas. */
+/* "epoch step rank digest" in training, "val epoch step rank digest" in validation; epochs and
+ * steps count from 0. With --samples one more column: the catalogue's numbers, in order of cell,
+ * between commas. */
 static void on_batch(void *user, const coordinator_batch_t *b)
 {
     const digest_view_t *view = user;
@@ -71,8 +76,8 @@ int cmd_digest(int argc, char **argv)
     config->words = words;
     config->bin_dir = bin_dir;
     config->digest_only = 1;
-    config->view = (coordinator_view_t){
-        .user = &view, .note = on_note, .batch = on_batch, .end = on_end};
+    config->view =
+        (coordinator_view_t){.user = &view, .note = on_note, .batch = on_batch, .end = on_end};
     rc = coordinator_run(config);
 fail:
     free(words);

@@ -10,6 +10,8 @@
 const command_t commands[] = {
     {"train", cmd_train, "train a detector: from image files to weights with a measured mAP"},
     {"status", cmd_status, "show what every process of a run is doing"},
+    {"stop", cmd_stop, "end a run after a checkpoint"},
+    {"scale", cmd_scale, "give a run more or fewer loaders while it works"},
     {"digest", cmd_digest, "run the loaders alone and print the digests of what they make"},
     {"sample", cmd_sample, "write a synthetic inspection data set to try things on"},
     {"model", cmd_model, "print a model's layers, shapes, parameters and GFLOPs"},
@@ -58,8 +60,10 @@ static void help_digest(void)
          "\n"
          "Runs the loaders without trainers and prints a line `epoch step rank digest` a batch, "
          "then\n"
-         "`stream DIGEST` over all cells in order of position. --samples adds each cell's sample "
-         "numbers.\n"
+         "`stream DIGEST` over the training cells in order of position. Lines of validation "
+         "batches begin\n"
+         "with `val`; epochs and steps count from 0. --samples adds a column of sample numbers, "
+         "with commas.\n"
          "The stream does not depend on workers= nor on how many devices share the batch. The "
          "options are\n"
          "those of train (`sluice help train`); data, imgsz, batch, device, workers, epochs, seed "
@@ -71,13 +75,31 @@ static void help_digest(void)
 
 static void help_status(void)
 {
-    puts("sluice status [RUN]\n"
+    puts("sluice status [RUN] [--json]\n"
          "\n"
          "Shows each process of a run: its phase and since when, a loader's images under way, a "
          "trainer's\n"
-         "step and what it waits for. RUN is a run's folder, as in runs/detect/train; it may be "
-         "left out\n"
-         "while one run is alive.");
+         "step and what it waits for. RUN is a run's folder, as in runs/detect/train, or its "
+         "name; it may\n"
+         "be left out while one run is alive. --json prints the same as one line of JSON.");
+}
+
+static void help_stop(void)
+{
+    puts("sluice stop [RUN]\n"
+         "\n"
+         "As Ctrl-C in its terminal: the run finishes its step, writes a checkpoint and leaves. A "
+         "second\n"
+         "time ends it at once. RUN as in `sluice help status`.");
+}
+
+static void help_scale(void)
+{
+    puts("sluice scale [RUN] workers=N\n"
+         "\n"
+         "Changes the number of loaders of a run while it works; the batches stay the same to the "
+         "bit.\n"
+         "RUN as in `sluice help status`.");
 }
 
 static void help_sample(void)
@@ -136,9 +158,9 @@ int cmd_help(int argc, char **argv)
         int (*run)(int, char **);
         void (*explain)(void);
     } pages[] = {
-        {cmd_train, help_train},     {cmd_digest, help_digest}, {cmd_status, help_status},
-        {cmd_sample, help_sample},   {cmd_model, help_model},   {cmd_help, help_help},
-        {cmd_version, help_version},
+        {cmd_train, help_train}, {cmd_digest, help_digest}, {cmd_status, help_status},
+        {cmd_stop, help_stop},   {cmd_scale, help_scale},   {cmd_sample, help_sample},
+        {cmd_model, help_model}, {cmd_help, help_help},     {cmd_version, help_version},
     };
     if (argc < 2) {
         help_all();

@@ -1,70 +1,78 @@
-/* sluice status [RUN] [--json]: asks a live run's coordinator. */
+/* sluice status [RUN] [--json], sluice stop [RUN], sluice scale [RUN] workers=N: questions to a
+ * live run. */
 #include "tools/commands.h"
 
-#include "control/bus.h"
-#include "control/registry.h"
 #include "shm/err.h"
+#include "tools/ask.h"
 
-#include <stdio.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { STATUS_WAIT_MS = 3000 };
-
-static int ask(const registry_entry_t *run, uint32_t what, uint32_t argument)
+/* The one word that names a run; NULL when there is none. Words that take() takes are skipped. */
+static int one_run(int argc, char **argv, int (*take)(void *user, const char *word), void *user,
+                   const char **which)
 {
-    char identity[BUS_IDENTITY];
-    bus_t *bus = NULL;
-    bus_message_t m;
-    wire_command_t cmd;
-    int rc;
-    memset(&cmd, 0, sizeof cmd);
-    wire_begin(&cmd, WIRE_COMMAND, sizeof cmd);
-    cmd.command = what;
-    cmd.argument = argument;
-    snprintf(cmd.token, sizeof cmd.token, "%s", run->token);
-    snprintf(identity, sizeof identity, "command-%d", (int)getpid());
-    CHECK_GOTO(bus_connect(run->endpoint, identity, &bus), rc, fail);
-    CHECK_GOTO(bus_send(bus, NULL, &cmd, sizeof cmd), rc, fail);
-    CHECK_GOTO(bus_receive(bus, STATUS_WAIT_MS, &m), rc, fail);
-    if (rc == 0) {
-        rc = err_set(ERR_FAILED,
-                     "the coordinator of %s (pid %d) did not answer within %d s: it is stopped, or very "
-                     "busy",
-                     run->run_dir[0] ? run->run_dir : "the run", (int)run->pid, STATUS_WAIT_MS / 1000);
-    } else if (m.type != WIRE_REPLY) {
-        rc = err_set(ERR_FAILED, "the coordinator answered with a %s message", wire_type_name(m.type));
-    } else {
-        size_t bytes;
-        const char *text = wire_text(m.frame, &bytes);
-        printf("%.*s", (int)bytes, text);
-        if (bytes && text[bytes - 1] != '\n')
-            putchar('\n');
-        rc = 0;
+    *which = NULL;
+    for (int i = 1; i < argc; i++) {
+        int rc = take ? take(user, argv[i]) : 0;
+        if (rc < 0)
+            return rc;
+        if (rc == 1)
+            continue;
+        if (argv[i][0] == '-')
+            return err_set(ERR_CONFIG, "%s does not know '%s'", argv[0], argv[i]);
+        if (*which)
+            return err_set(ERR_CONFIG, "%s takes one run: '%s' is too much", argv[0], argv[i]);
+        *which = argv[i];
     }
-fail:
-    bus_close(&bus);
-    return rc;
+    return 0;
+}
+
+static int take_json(void *user, const char *word)
+{
+    int json = strcmp(word, "--json") == 0;
+    if (json)
+        *(uint32_t *)user = 0;
+    return json;
 }
 
 int cmd_status(int argc, char **argv)
 {
-    const char *which = NULL;
-    registry_entry_t run;
-    int text = 1;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0)
-            text = 0;
-        else if (argv[i][0] == '-')
-            return err_set(ERR_CONFIG, "status knows --json, not '%s'", argv[i]);
-        else if (which)
-            return err_set(ERR_CONFIG, "status looks at one run: '%s' is too much", argv[i]);
-        else
-            which = argv[i];
-    }
-    int rc = registry_find(which, &run);
-    /* No such run is the answer "no", not a wrong word: exit status 1. */
-    if (rc == ERR_CONFIG)
-        rc = ERR_FAILED;
-    return rc < 0 ? rc : ask(&run, WIRE_CMD_STATUS, (uint32_t)text);
+    const char *which;
+    uint32_t text = 1;
+    int rc = one_run(argc, argv, take_json, &text, &which);
+    return rc < 0 ? rc : ask_run(which, WIRE_CMD_STATUS, text);
+}
+
+int cmd_stop(int argc, char **argv)
+{
+    const char *which;
+    int rc = one_run(argc, argv, NULL, NULL, &which);
+    return rc < 0 ? rc : ask_run(which, WIRE_CMD_STOP, 0);
+}
+
+static int take_workers(void *user, const char *word)
+{
+    char *end;
+    if (strncmp(word, "workers=", 8) != 0)
+        return 0;
+    errno = 0;
+    long n = strtol(word + 8, &end, 10);
+    if (errno || end == word + 8 || *end || n < 1 || n > 1024)
+        return err_set(ERR_CONFIG, "%s: a number of loaders from 1 to 1024 is needed", word);
+    *(uint32_t *)user = (uint32_t)n;
+    return 1;
+}
+
+int cmd_scale(int argc, char **argv)
+{
+    const char *which;
+    uint32_t workers = 0;
+    int rc = one_run(argc, argv, take_workers, &workers, &which);
+    if (rc < 0)
+        return rc;
+    if (workers == 0)
+        return err_set(ERR_CONFIG, "scale needs workers=N, the new number of loaders");
+    return ask_run(which, WIRE_CMD_SCALE, workers);
 }

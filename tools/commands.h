@@ -25,6 +25,8 @@ const command_t *command_find(const char *name);
 int cmd_train(int argc, char **argv);  /* cmd_train.c: trains a detector to the end of a run */
 int cmd_digest(int argc, char **argv); /* cmd_digest.c: prints the batch stream's digests */
 int cmd_status(int argc, char **argv); /* cmd_status.c: who is in which phase of a run */
+int cmd_stop(int argc, char **argv);   /* cmd_status.c: checkpoint and leave */
+int cmd_scale(int argc, char **argv);  /* cmd_status.c: more or fewer loaders, live */
 int cmd_sample(int argc, char **argv); /* cmd_sample.c: writes a synthetic data set */
 int cmd_model(int argc, char **argv);  /* cmd_model.c: prints a model's layers */
 int cmd_help(int argc, char **argv); /* cmd_help.c: argv[1], if any, names the command to explain */

@@ -40,7 +40,11 @@ static void on_note(void *user, log_level_t level, const char *text)
     progress_t *p = user;
     clear_line(p);
     fflush(stdout);
-    fprintf(stderr, "%s%s\n", level == LOG_WARN ? "warning: " : level == LOG_ERROR ? "error: " : "", text);
+    fprintf(stderr, "%s%s\n",
+            level == LOG_WARN    ? "warning: "
+            : level == LOG_ERROR ? "error: "
+                                 : "",
+            text);
 }
 
 static void on_scanning(void *user, uint64_t done, uint64_t of)
@@ -51,7 +55,8 @@ static void on_scanning(void *user, uint64_t done, uint64_t of)
         return;
     p->shown_ns = now;
     clear_line(p);
-    printf("reading the data set: %llu of %llu files", (unsigned long long)done, (unsigned long long)of);
+    printf("reading the data set: %llu of %llu files", (unsigned long long)done,
+           (unsigned long long)of);
     p->line_shown = 1;
     fflush(stdout);
 }
@@ -61,7 +66,8 @@ static void print_ranks(const coordinator_table_t *t)
     for (uint32_t r = 0; r < t->plan->ranks; r++) {
         char device[32], need[32], left[32];
         if (t->options->devices[r] < 0)
-            snprintf(device, sizeof device, "cpu, %u thread%s", t->threads, t->threads == 1 ? "" : "s");
+            snprintf(device, sizeof device, "cpu, %u thread%s", t->threads,
+                     t->threads == 1 ? "" : "s");
         else
             snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
         format_bytes(need, sizeof need, t->memory[r]);
@@ -79,13 +85,14 @@ static void print_schedule(const coordinator_table_t *t)
     uint32_t steps = plan_train_steps(p);
     schedule_init(&s, t->options, p->n_train, steps, catalog_classes(t->catalog));
     schedule_at(&s, s.warmup_steps, &at);
-    printf("  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u (nbs=%d)\n",
+    printf("  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u "
+           "(nbs=%d)\n",
            p->batch, p->ranks, p->ranks == 1 ? "" : "s", p->batch / p->ranks, at.accumulate,
            t->options->nbs);
     printf("  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g, warm-up %u of %llu steps\n",
            s.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
-           t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum, s.weight_decay,
-           s.warmup_steps, (unsigned long long)steps * p->epochs);
+           t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum,
+           s.weight_decay, s.warmup_steps, (unsigned long long)steps * p->epochs);
 }
 
 static void on_start(void *user, const coordinator_table_t *t)
@@ -121,7 +128,8 @@ static void on_start(void *user, const coordinator_table_t *t)
 static uint64_t batch_number(const plan_t *p, const wire_progress_t *m)
 {
     uint64_t train = plan_train_steps(p), val = p->val_every_epoch ? plan_val_steps(p) : 0;
-    return (m->epoch - p->first_epoch) * (train + val) + (m->phase == PLAN_VAL ? train : 0) + m->step;
+    return (m->epoch - p->first_epoch) * (train + val) + (m->phase == PLAN_VAL ? train : 0) +
+           m->step;
 }
 
 static void on_progress(void *user, const coordinator_progress_t *c)
@@ -141,8 +149,8 @@ static void on_progress(void *user, const coordinator_progress_t *c)
         return;
     p->shown_ns = now;
     clear_line(p);
-    printf("epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs, m->phase == PLAN_VAL ? "val" : "train",
-           m->step + 1, m->steps);
+    printf("epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs,
+           m->phase == PLAN_VAL ? "val" : "train", m->step + 1, m->steps);
     printf("box %.3f cls %.3f dfl %.3f  %.1f images/s", (double)m->items[0], (double)m->items[1],
            (double)m->items[2], c->images_per_s);
     if (done > p->first_batch) {
@@ -165,11 +173,11 @@ static void on_epoch(void *user, const wire_epoch_end_t *e)
     char time[32];
     clear_line(p);
     format_time(time, sizeof time, e->seconds);
-    printf("epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs, (double)e->train_items[0],
-           (double)e->train_items[1], (double)e->train_items[2]);
+    printf("epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs,
+           (double)e->train_items[0], (double)e->train_items[1], (double)e->train_items[2]);
     if (e->validated)
-        printf("  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision, (double)e->recall,
-               (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
+        printf("  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision,
+               (double)e->recall, (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
     printf("  at %s\n", time);
     p->shown_ns = clock_ns();
     fflush(stdout);
@@ -181,7 +189,8 @@ static void print_next(const progress_t *p, const coordinator_summary_t *s)
     if (s->code == ERR_STOPPED)
         printf("  next        sluice train resume=%s\n", s->run_dir);
     else if (s->stopped_early)
-        printf("  next        it stopped improving: a larger model or imgsz (this was %s at %d), or more "
+        printf("  next        it stopped improving: a larger model or imgsz (this was %s at %d), "
+               "or more "
                "images\n",
                p->model, p->imgsz);
     else if (s->has_map && s->map50 < 0.05)
@@ -190,7 +199,8 @@ static void print_next(const progress_t *p, const coordinator_summary_t *s)
     else if (last_is_best)
         printf("  next        it was still improving: epochs=%d\n", 2 * p->epochs);
     else
-        printf("  next        a larger imgsz (this was %d) helps with small objects, a larger model (this "
+        printf("  next        a larger imgsz (this was %d) helps with small objects, a larger "
+               "model (this "
                "was %s) with many classes\n",
                p->imgsz, p->model);
 }
@@ -208,7 +218,8 @@ static void on_end(void *user, const coordinator_summary_t *s)
             printf("  best        mAP50 %.4f, mAP50-95 %.4f in epoch %u\n", s->map50, s->map,
                    s->best_epoch + 1);
         if (s->weights_saved)
-            printf("  weights     %s/weights/%s.safetensors\n", s->run_dir, s->has_map ? "best" : "last");
+            printf("  weights     %s/weights/%s.safetensors\n", s->run_dir,
+                   s->has_map ? "best" : "last");
         printf("  curves      %s/results.csv\n", s->run_dir);
         print_next(p, s);
     } else if (s->run_dir[0] && s->weights_saved) {

@@ -1,7 +1,9 @@
-/* What a person sees of a training run: the start table, the progress line, epochs, the end (design 10).
+/* What a person sees of a training run: the start table, the progress line, epochs, the end (design
+ * 10).
  *
- * On a terminal the progress line is written over in place; elsewhere a line comes now and then. Notes and
- * warnings go to standard error, the rest to standard output. A view of the coordinator's: its thread.
+ * On a terminal the progress line is written over in place; elsewhere a line comes now and then.
+ * Notes and warnings go to standard error, the rest to standard output. A view of the
+ * coordinator's: its thread.
  */
 #ifndef SLUICE_TOOLS_PROGRESS_H
 #define SLUICE_TOOLS_PROGRESS_H

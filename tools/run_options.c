@@ -22,7 +22,8 @@ int run_options(int argc, char **argv, options_t *o, const char **words, int *n_
             words[(*n_words)++] = argv[i];
     }
     if (resume && file)
-        return err_set(ERR_CONFIG, "cfg= and resume= do not go together: a resumed run has its args.yaml");
+        return err_set(ERR_CONFIG,
+                       "cfg= and resume= do not go together: a resumed run has its args.yaml");
     if (!file && !resume && access(default_file, R_OK) == 0)
         file = default_file;
     if (file && (rc = options_load_yaml(o, file)) < 0)

@@ -5,9 +5,9 @@
 
 #include "control/options.h"
 
-/* Table defaults, then cfg=FILE or else ./pipeline.yaml where there is one, then the words. With resume=
- * among the words no file is read: the run's own args.yaml takes its place. *words (argc places) gets
- * those that are key=value of the table. ERR_CONFIG names the word that is wrong. */
+/* Table defaults, then cfg=FILE or else ./pipeline.yaml where there is one, then the words. With
+ * resume= among the words no file is read: the run's own args.yaml takes its place. *words (argc
+ * places) gets those that are key=value of the table. ERR_CONFIG names the word that is wrong. */
 int run_options(int argc, char **argv, options_t *o, const char **words, int *n_words);
 /* options_check, its notes on standard error. */
 int run_options_check(options_t *o);

@@ -31,14 +31,16 @@ static int make_parents(const char *path)
         memcpy(part, path, i);
         part[i] = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return err_sys(ERR_ENV, "cannot make the folder %s for the run; give project=FOLDER that "
-                                    "you may write to",
+            return err_sys(ERR_ENV,
+                           "cannot make the folder %s for the run; give project=FOLDER that "
+                           "you may write to",
                            part);
     }
     return 0;
 }
 
-/* The lock is on the file that has the name now: its last holder may have removed the one we opened. */
+/* The lock is on the file that has the name now: its last holder may have removed the one we
+ * opened. */
 static int lock_file(rundir_t *dir)
 {
     for (int tries = 0; tries < 100; tries++) {
@@ -50,12 +52,14 @@ static int lock_file(rundir_t *dir)
             int e = errno;
             if (e == EWOULDBLOCK) {
                 close(fd);
-                return err_set(ERR_ENV,
-                               "the run directory %s is in use by another run: wait for it, stop it, "
-                               "or give another name=",
-                               dir->path);
+                return err_set(
+                    ERR_ENV,
+                    "the run directory %s is in use by another run: wait for it, stop it, "
+                    "or give another name=",
+                    dir->path);
             }
-            log_line(LOG_WARN, "%s is not locked: its file system cannot (%s)", dir->path, strerror(e));
+            log_line(LOG_WARN, "%s is not locked: its file system cannot (%s)", dir->path,
+                     strerror(e));
         }
         if (fstat(fd, &opened) == 0 && fstatat(dir->fd, rundir_lock_name, &named, 0) == 0 &&
             opened.st_ino == named.st_ino && opened.st_dev == named.st_dev) {
@@ -64,7 +68,8 @@ static int lock_file(rundir_t *dir)
         }
         close(fd);
     }
-    return err_set(ERR_ENV, "cannot lock the run directory %s: its lock file keeps changing", dir->path);
+    return err_set(ERR_ENV, "cannot lock the run directory %s: its lock file keeps changing",
+                   dir->path);
 }
 
 static int open_dir(rundir_t *dir)
@@ -98,13 +103,15 @@ int rundir_make(const options_t *o, rundir_t *dir)
                        : snprintf(dir->path, sizeof dir->path, "%s/%s-%d", o->project, name, i);
         if (n < 0 || (size_t)n >= sizeof dir->path)
             return err_set(ERR_CONFIG, "the run directory's path is too long: shorten project=");
-        if (mkdir(dir->path, 0777) == 0 || (errno == EEXIST && o->exist_ok))
+        dir->created = mkdir(dir->path, 0777) == 0;
+        if (dir->created || (errno == EEXIST && o->exist_ok))
             return open_dir(dir);
         if (errno != EEXIST)
             return err_sys(ERR_ENV, "cannot make the run directory %s", dir->path);
     }
-    return err_set(ERR_ENV, "%s/%s and %d numbered ones exist already: give another name=", o->project,
-                   name, RUNDIR_MOST);
+    return err_set(ERR_ENV,
+                   "%s/%s and %d numbered ones exist already: give another name=", o->project, name,
+                   RUNDIR_MOST);
 }
 
 int rundir_resume(const char *path, rundir_t *dir)
@@ -135,6 +142,24 @@ void rundir_close(rundir_t *dir)
     dir->fd = dir->lock = -1;
 }
 
+void rundir_discard(rundir_t *dir)
+{
+    int logs = dir->created ? openat(dir->fd, "logs", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *d = logs >= 0 ? fdopendir(logs) : NULL;
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+        unlinkat(logs, e->d_name, 0); /* "." and ".." are refused */
+    if (d)
+        closedir(d);
+    if (dir->created) {
+        unlinkat(dir->fd, "logs", AT_REMOVEDIR);
+        unlinkat(dir->fd, "events.jsonl", 0);
+    }
+    rundir_close(dir);
+    /* Anything else in it was not ours: then it stays. */
+    if (dir->created)
+        rmdir(dir->path);
+}
+
 static void clean_folder(int parent, const char *name)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -149,7 +174,8 @@ static void clean_folder(int parent, const char *name)
         if (e->d_name[0] != '.' || n <= k || strcmp(e->d_name + n - k, rundir_temporary) != 0)
             continue;
         if (unlinkat(dirfd(d), e->d_name, 0) == 0)
-            log_line(LOG_INFO, "removed %s/%s, left by a write that was cut short", name, e->d_name);
+            log_line(LOG_INFO, "removed %s/%s, left by a write that was cut short", name,
+                     e->d_name);
     }
     closedir(d);
 }
@@ -248,7 +274,8 @@ int rundir_copy(const rundir_t *dir, const char *relative, const char *other, co
         return folder;
     temporary_name(base, temporary, sizeof temporary);
     unlinkat(folder, temporary, 0);
-    /* Both names are only ever replaced by rename, so a shared inode never changes under a reader. */
+    /* Both names are only ever replaced by rename, so a shared inode never changes under a reader.
+     */
     int linked = linkat(dir->fd, relative, folder, temporary, 0) == 0 &&
                  renameat(folder, temporary, folder, base) == 0;
     /* rename of two links to one inode does nothing and leaves the temporary name. */

@@ -1,7 +1,8 @@
 /* The run directory: made and locked before anything else, by the scribe alone (design 6 and 9).
  *
- * runs/detect/NAME, then NAME-2, NAME-3, ... unless exist_ok (facts/yolo.md 6.8). The lock is an flock on
- * a file in it, so a dead run's is free at once. Also the atomic writing of a file under it. One thread.
+ * runs/detect/NAME, then NAME-2, NAME-3, ... unless exist_ok (facts/yolo.md 6.8). The lock is an
+ * flock on a file in it, so a dead run's is free at once. Also the atomic writing of a file under
+ * it. One thread.
  */
 #ifndef SLUICE_TOOLS_RUNDIR_H
 #define SLUICE_TOOLS_RUNDIR_H
@@ -14,21 +15,26 @@ typedef struct {
     char path[OPTIONS_PATH_BYTES]; /* absolute */
     int fd;                        /* of the directory */
     int lock;                      /* locked descriptor */
+    int created;                   /* by us, now */
 } rundir_t;
 
-/* Makes options->project / name (both already resolved: project absolute, "" stands for "train"). ERR_CONFIG
- * for a name that is none, ERR_ENV when it cannot be made, written or locked: one sentence each. */
+/* Makes options->project / name (both already resolved: project absolute, "" stands for "train").
+ * ERR_CONFIG for a name that is none, ERR_ENV when it cannot be made, written or locked: one
+ * sentence each. */
 int rundir_make(const options_t *options, rundir_t *dir);
 /* Opens and locks the directory of a run to resume: the directory, or a file in its weights/. */
 int rundir_resume(const char *path, rundir_t *dir);
 /* Unlocks; the lock file goes too. */
 void rundir_close(rundir_t *dir);
+/* The same for a run that never began: a directory that we made goes, with its events and logs. */
+void rundir_discard(rundir_t *dir);
 
 /* Removes what a write cut short has left in it and in weights/. */
 void rundir_clean(const rundir_t *dir);
-/* Writes a file under the directory whole or not at all: temporary name, fsync, check, rename, fsync of the
- * folder. relative may name sub-folders, which are made; it may not leave the directory. check (may be
- * NULL) is called when the bytes are on disk and before they get their name. */
+/* Writes a file under the directory whole or not at all: temporary name, fsync, check, rename,
+ * fsync of the folder. relative may name sub-folders, which are made; it may not leave the
+ * directory. check (may be NULL) is called when the bytes are on disk and before they get their
+ * name. */
 int rundir_write(const rundir_t *dir, const char *relative, const void *data, uint64_t bytes,
                  int (*check)(void *user), void *user);
 /* The file `relative` under another name too, without writing its bytes again where links exist. */

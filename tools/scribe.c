@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 /* facts/yolo.md 6.7. */
-static const char csv_header[] =
-    "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),metrics/recall(B),"
-    "metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2\n";
+static const char csv_header[] = "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/"
+                                 "precision(B),metrics/recall(B),"
+                                 "metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/"
+                                 "cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2\n";
 
-/* A resumed epoch is done again: its rows from the interrupted part go. Rewritten whole, as rows are. */
+/* A resumed epoch is done again: its rows from the interrupted part go. Rewritten whole, as rows
+ * are. */
 static int csv_trim(scribe_t *s, uint32_t next_epoch)
 {
     char *text;
@@ -39,7 +41,8 @@ static int csv_trim(scribe_t *s, uint32_t next_epoch)
     }
     rc = kept == bytes ? 0 : rundir_write(&s->dir, "results.csv", text, kept, NULL, NULL);
     if (rc == 0 && kept < bytes)
-        log_line(LOG_INFO, "results.csv: rows behind epoch %u removed, they are made again", next_epoch);
+        log_line(LOG_INFO, "results.csv: rows behind epoch %u removed, they are made again",
+                 next_epoch);
     free(text);
     return rc;
 }
@@ -101,7 +104,10 @@ void scribe_close(scribe_t *s)
     if (s->csv >= 0)
         close(s->csv);
     s->events = s->csv = -1;
-    rundir_close(&s->dir);
+    if (s->begun)
+        rundir_close(&s->dir);
+    else
+        rundir_discard(&s->dir);
 }
 
 /* One write of whole lines. A disk that is full loses lines, not the run; that is said once. */
@@ -199,7 +205,9 @@ int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes
 
 int scribe_args(scribe_t *s, const char *yaml, size_t bytes)
 {
-    return rundir_write(&s->dir, "args.yaml", yaml, bytes, NULL, NULL);
+    int rc = rundir_write(&s->dir, "args.yaml", yaml, bytes, NULL, NULL);
+    s->begun |= rc == 0;
+    return rc;
 }
 
 /* An image in snapshot memory, mapped read-only for as long as it is written. */
@@ -236,8 +244,9 @@ static int image_check(void *user)
     uint64_t sum = wire_checksum(image->data, image->length);
     if (sum == image->checksum)
         return 0;
-    return err_set(ERR_FAILED, "the image has checksum %016llx instead of %016llx: it changed while it "
-                               "was written; it is not kept",
+    return err_set(ERR_FAILED,
+                   "the image has checksum %016llx instead of %016llx: it changed while it "
+                   "was written; it is not kept",
                    (unsigned long long)sum, (unsigned long long)image->checksum);
 }
 

@@ -1,7 +1,8 @@
 /* What the scribe does with each message: files of the run directory (design 1 and 9).
  *
- * One scribe per process, one thread. It works through its messages in order; nobody waits for it but a
- * snapshot's slot. A disk that fails is told once a file and again when it works: training goes on.
+ * One scribe per process, one thread. It works through its messages in order; nobody waits for it
+ * but a snapshot's slot. A disk that fails is told once a file and again when it works: training
+ * goes on.
  */
 #ifndef SLUICE_TOOLS_SCRIBE_H
 #define SLUICE_TOOLS_SCRIBE_H
@@ -24,17 +25,19 @@ typedef struct {
         int fd;
     } logs[SCRIBE_LOGS];
     int n_logs;
+    int begun; /* args.yaml is there: the run has begun */
 } scribe_t;
 
-/* Makes (or for options->resume opens) and locks the run directory, removes what was left half-written,
- * opens the growing files. *info is what the coordinator is told; *yaml, the caller's to free, is a
- * resumed run's args.yaml, else NULL. */
+/* Makes (or for options->resume opens) and locks the run directory, removes what was left
+ * half-written, opens the growing files. *info is what the coordinator is told; *yaml, the caller's
+ * to free, is a resumed run's args.yaml, else NULL. */
 int scribe_open(scribe_t *s, const options_t *options, wire_run_info_t *info, char **yaml,
                 size_t *yaml_bytes);
+/* Closes everything; the directory of a run that never began goes. */
 void scribe_close(scribe_t *s);
 
-/* One JSON line for events.jsonl, one row for results.csv (header of facts/yolo.md 6.7 when new), lines of
- * a process's log: without a newline at the end, or with. */
+/* One JSON line for events.jsonl, one row for results.csv (header of facts/yolo.md 6.7 when new),
+ * lines of a process's log: without a newline at the end, or with. */
 int scribe_event(scribe_t *s, const char *line, size_t bytes);
 int scribe_csv(scribe_t *s, const char *row, size_t bytes);
 int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes);

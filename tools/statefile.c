@@ -9,7 +9,8 @@
 
 enum { STATE_HEADER_MOST = 16 << 20, STATE_DEPTH = 8, STATE_TEXT = 64 };
 
-/* A cursor over JSON text. Every function returns 0, or -1 where the text is not what it must be. */
+/* A cursor over JSON text. Every function returns 0, or -1 where the text is not what it must be.
+ */
 typedef struct {
     const char *p, *end;
 } cursor_t;
@@ -128,13 +129,14 @@ int statefile_parse(const char *json, size_t bytes, const char *name, statefile_
             bad = strcmp(key, "__metadata__") == 0 ? take_metadata(&c, state, &seen)
                                                    : skip_value(&c, 0);
         if (!bad && peek(&c) != '}')
-            bad = take(&c, ',');
+            bad = take(&c, ',') || peek(&c) == '}';
     }
     if (bad || take(&c, '}') != 0)
         return err_set(ERR_CONFIG, "%s is damaged: its header is not JSON of a checkpoint", name);
     if (!(seen & 1))
-        return err_set(ERR_CONFIG, "%s does not say at which epoch it was written: it is not the state "
-                                   "of a run",
+        return err_set(ERR_CONFIG,
+                       "%s does not say at which epoch it was written: it is not the state "
+                       "of a run",
                        name);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* The little that the scribe must know of weights/last.state.safetensors: where a resume starts.
  *
- * Reads the length, the JSON header and its "__metadata__" strings, checked strictly; tensors stay unread
- * (the trainer loads them). One thread.
+ * Reads the length, the JSON header and its "__metadata__" strings, checked strictly; tensors stay
+ * unread (the trainer loads them). One thread.
  */
 #ifndef SLUICE_TOOLS_STATEFILE_H
 #define SLUICE_TOOLS_STATEFILE_H

@@ -1,7 +1,7 @@
-/* Matching of detections with ground truth and average precision (facts/yolo.md 6.4 to 6.6). Pure; host.
+/* Matching of detections with ground truth and average precision (facts/yolo.md 6.4 to 6.6). Pure.
  *
- * Each rank matches its own images (ap_match) and keeps rows; rows of all ranks are gathered on rank 0 and
- * given to ap_compute in any rank order (rows are sorted there; ties by gather order).
+ * Each rank matches its own images (ap_match) and keeps rows; rows of all ranks are gathered on
+ * rank 0 and given to ap_compute in any rank order (rows are sorted there; ties by gather order).
  */
 #ifndef SLUICE_TRAINER_AP_H
 #define SLUICE_TRAINER_AP_H
@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     double precision, recall, map50, map; /* means over the classes that have labels */
     double fitness;                       /* = map (facts/yolo.md 6.6), rounded to 5 decimals */
-    uint64_t labels, images;
+    uint64_t labels, images;              /* images: left 0, the caller's to fill */
 } ap_result_t;
 
 /* Rows for one image's detections (best first) against its boxes. rows has n_dets places. */
@@ -29,7 +29,8 @@ int ap_match(const k_det_t *dets, int32_t n_dets, const k_gt_t *gts, int32_t n_g
 /* gt_per_class: counts over the whole validation set, nc entries. */
 int ap_compute(const ap_row_t *rows, uint64_t n_rows, const uint64_t *gt_per_class, int32_t nc,
                ap_result_t *result);
-/* One class's AP curve: tp flags in order of falling score. The golden numbers of facts/yolo.md 9 use it. */
+/* One class's AP curve: tp flags in order of falling score. The golden numbers of facts/yolo.md 9
+ * use it. */
 double ap_single(const uint8_t *tp, uint64_t n, uint64_t n_gt);
 
 #endif

@@ -1,11 +1,11 @@
-/* Collectives of a run's ranks. CPU ranks: shared memory in a memfd, fixed order (rank 0 first), so that
- * sums are the same to the bit in every run. (CUDA ranks: NCCL, behind the same header.)
+/* Collectives of a run's ranks. CPU ranks: shared memory in a memfd, fixed order (rank 0 first), so
+ * that sums are the same to the bit in every run. (CUDA ranks: NCCL, behind the same header.)
  *
- * Every call is made by all ranks in the same order; sequence number, operation and count of each are
- * written beside the data and compared: a difference ends the run with both named. Waits look every 100 ms
- * at the hub's abort word and at the coordinator's lifeline, and give up after the deadline unless the
- * missing rank's board page shows progress or waits for data.
- * Owner: the trainer's one thread.
+ * Every call is made by all ranks in the same order; sequence number, operation and count of each
+ * are written beside the data and compared: a difference ends the run with both named. Waits look
+ * every 100 ms at the hub's abort word and at the coordinator's lifeline, and give up after the
+ * deadline unless the missing rank's board page shows progress or waits for data. Owner: the
+ * trainer's one thread.
  */
 #ifndef SLUICE_TRAINER_COLLECTIVE_H
 #define SLUICE_TRAINER_COLLECTIVE_H
@@ -15,17 +15,21 @@
 
 typedef struct collective collective_t;
 
-/* ranks = 1 needs no descriptor and makes every call trivial. capacity: floats of the largest all-reduce.
- * The memfd arrives empty; rank 0 sizes it, the others wait for that (deadline). */
+/* ranks = 1 needs no descriptor and makes every call trivial. capacity: floats of the largest
+ * all-reduce. The memfd arrives empty; rank 0 sizes it, the others wait for that (deadline). */
 int collective_open(worker_t *w, int fd, uint32_t rank, uint32_t ranks, uint64_t capacity,
                     collective_t **c);
 void collective_close(collective_t **c);
+/* How long a missing rank may show no progress before a call gives up with ERR_TIMEOUT. Until it is
+ * set: 600 s, because nobody knows yet how long a step takes. */
+void collective_deadline(collective_t *c, double seconds);
 /* Sum over ranks of `count` floats in the device arena, in place. */
 int collective_allreduce(collective_t *c, k_dev_t *dev, k_at at, uint64_t count);
 /* Host values: element-wise sum, in place. */
 int collective_sum(collective_t *c, double *values, uint32_t count);
 int collective_broadcast(collective_t *c, void *data, uint64_t bytes, uint32_t root);
-/* Variable-length gather; on rank 0 *all is malloc'ed and the blocks lie in order of rank, *bytes_all[r]. */
+/* Variable-length gather; on rank 0 *all is malloc'ed and the blocks lie in order of rank,
+ * *bytes_all[r]. */
 int collective_gather(collective_t *c, const void *data, uint64_t bytes, void **all,
                       uint64_t *bytes_all);
 int collective_barrier(collective_t *c);

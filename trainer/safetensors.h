@@ -1,7 +1,9 @@
-/* The safetensors format: 8 bytes length, a JSON header, then tensor data. Read from and written to memory.
+/* The safetensors format: 8 bytes length, a JSON header, then tensor data. Read from and written to
+ * memory.
  *
- * Reading checks everything before use: header length, JSON, dtype, shapes against offsets, overlaps, holes.
- * Writing is in two passes so that an image can be laid straight into snapshot memory. Any thread.
+ * Reading checks everything before use: header length, JSON, dtype, shapes against offsets,
+ * overlaps, holes. Writing is in two passes so that an image can be laid straight into snapshot
+ * memory. Any thread.
  */
 #ifndef SLUICE_TRAINER_SAFETENSORS_H
 #define SLUICE_TRAINER_SAFETENSORS_H
@@ -17,6 +19,9 @@ typedef struct {
     const void *data;
     uint64_t bytes;
 } safetensors_entry_t;
+
+/* Bytes of one element, 0 for an unknown dtype. */
+uint32_t safetensors_dtype_bytes(const char *dtype);
 
 typedef struct safetensors safetensors_t;
 int safetensors_load_file(const char *path, safetensors_t **file);

@@ -1,4 +1,4 @@
-/* Optimiser choice, learning rate, warm-up, accumulation, early stopping (facts/yolo.md 4). Pure; host.
+/* Optimiser choice, learning rate, warm-up, accumulation, early stopping (facts/yolo.md 4). Pure.
  */
 #ifndef SLUICE_TRAINER_SCHEDULE_H
 #define SLUICE_TRAINER_SCHEDULE_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct {
-    opt_optimizer_t optimizer; /* SGD or ADAMW: auto resolved (8.3's rule: > 10000 iterations SGD) */
+    opt_optimizer_t optimizer;          /* SGD or ADAMW: auto resolved by 8.3's rule, 4.1 */
     double lr0, momentum, weight_decay; /* weight_decay scaled by batch * accumulate / nbs */
     double warmup_bias_lr;
     uint32_t steps;        /* per epoch (nb) */
@@ -19,11 +19,13 @@ typedef struct {
     int cos_lr;
 } schedule_t;
 
-void schedule_init(schedule_t *s, const options_t *o, uint32_t n_train, uint32_t steps, uint32_t nc);
+void schedule_init(schedule_t *s, const options_t *o, uint32_t n_train, uint32_t steps,
+                   uint32_t nc);
 /* f(e) of facts/yolo.md 4.3. */
 double schedule_factor(const schedule_t *s, uint32_t epoch);
-/* State before iteration ni = step + steps * epoch: lr by group (0 weights, 1 norms, 2 biases), momentum,
- * accumulate. accumulate is kept by the caller between calls: it stays after warm-up. */
+/* State before iteration ni = step + steps * epoch: lr by group (0 weights, 1 norms, 2 biases),
+ * momentum, accumulate. Depends on ni alone: what warm-up's last step set (momentum, accumulate)
+ * stays after it. */
 typedef struct {
     double lr[3], momentum;
     uint32_t accumulate;

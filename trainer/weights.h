@@ -1,4 +1,5 @@
-/* Initial weights, and weights in and out under their state-dict names (facts/yolo.md 1.3, 8.3, 8.4).
+/* Initial weights, and weights in and out under their state-dict names
+ * (facts/yolo.md 1.3, 8.3, 8.4).
  *
  * Host arrays here are in the device's layout (OHWI, HWC): the trainer uploads and downloads whole
  * regions. Files are in the state dict's layout. Trainer's thread, `sluice model` and tests.
@@ -9,8 +10,8 @@
 #include "trainer/graph.h"
 #include "trainer/safetensors.h"
 
-/* PyTorch's default initialisation and the head's bias_init (facts/yolo.md 1.3), from philox streams keyed
- * by (seed, tensor number): the same for every rank and machine. */
+/* PyTorch's default initialisation and the head's bias_init (facts/yolo.md 1.3), from philox
+ * streams keyed by (seed, tensor number): the same for every rank and machine. */
 void weights_init(const graph_t *g, uint64_t seed, float *weights, float *buffers);
 /* Copies tensors whose name (prefix + state-dict name) and shape match. Counts transferred. */
 int weights_load(const graph_t *g, const safetensors_t *file, const char *prefix, float *weights,

@@ -1,0 +1,438 @@
+/* checkpoint.h and snapshot.h: everything a resume needs goes through a file image and back; what
+ * does not fit is refused with a sentence; slots are never overwritten before the scribe has
+ * answered. */
+#include "tests/trainer_rig.h"
+
+#include "shm/arena.h"
+#include "shm/err.h"
+#include "trainer/checkpoint.h"
+#include "trainer/step.h"
+#include "trainer/weights.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- a state with every field different ---- */
+
+typedef struct {
+    graph_t *g;
+    float *data; /* 5 regions of weights, then ema.buffers and 2 ranks' buffers */
+    checkpoint_state_t s;
+    checkpoint_expect_t expect;
+    safetensors_writer_t *writer;
+    void *image;
+    uint64_t bytes;
+    safetensors_t *file;
+} fixture_t;
+
+static void fixture_open(fixture_t *f)
+{
+    memset(f, 0, sizeof *f);
+    assert_int_equal(graph_build("yolo11n", RIG_CLASSES, &f->g), 0);
+    uint64_t w = graph_sizes(f->g)->weights, b = graph_sizes(f->g)->buffers, n = 5 * w + 3 * b;
+    f->data = malloc(n * sizeof *f->data);
+    assert_non_null(f->data);
+    for (uint64_t i = 0; i < n; i++)
+        f->data[i] = (float)i * 0.5f - 3;
+    f->s = (checkpoint_state_t){
+        .weights = f->data,
+        .m = f->data + w,
+        .v = f->data + 2 * w,
+        .grads = f->data + 3 * w,
+        .ema_weights = f->data + 4 * w,
+        .ema_buffers = f->data + 5 * w,
+        .rank_buffers = f->data + 5 * w + b,
+        .ranks = 2,
+        .batch = 48,
+        .epoch = 7,
+        .pending = 3,
+        .seed = 0xfedcba9876543210ull,
+        .list_digest = 0x8123456789abcdefull,
+        .progress = {.updates = 1001,
+                     .opt_steps = 1002,
+                     .batches = 1003,
+                     .point.accumulate = 4,
+                     .early = {.best = 0.1 + 0.2, .best_epoch = 5, .patience = 30},
+                     .best_fitness = 1.0 / 3,
+                     .best_epoch = 6,
+                     .seconds = 1234.5678901234},
+    };
+    f->expect = (checkpoint_expect_t){.seed = f->s.seed,
+                                      .list_digest = f->s.list_digest,
+                                      .epochs = 20,
+                                      .first_epoch = 7,
+                                      .patience = 30};
+}
+
+static void fixture_write(fixture_t *f)
+{
+    assert_int_equal(safetensors_writer_new(&f->writer), 0);
+    assert_int_equal(checkpoint_state_image(f->g, &f->s, f->writer), 0);
+    f->bytes = safetensors_writer_bytes(f->writer);
+    f->image = malloc(f->bytes);
+    assert_int_equal(safetensors_writer_image(f->writer, f->image, f->bytes), 0);
+    assert_int_equal(safetensors_load_memory(f->image, f->bytes, "state", &f->file), 0);
+}
+
+static void fixture_close(fixture_t *f)
+{
+    safetensors_free(&f->file);
+    safetensors_writer_free(&f->writer);
+    free(f->image);
+    free(f->data);
+    graph_free(&f->g);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    fixture_t f;
+    checkpoint_state_t got;
+    fixture_open(&f);
+    fixture_write(&f);
+    assert_int_equal(checkpoint_state_read(f.g, f.file, "state", &f.expect, &got), 0);
+    uint64_t w = graph_sizes(f.g)->weights * sizeof(float), b = graph_sizes(f.g)->buffers * 4;
+    assert_memory_equal(got.weights, f.s.weights, w);
+    assert_memory_equal(got.m, f.s.m, w);
+    assert_memory_equal(got.v, f.s.v, w);
+    assert_memory_equal(got.grads, f.s.grads, w);
+    assert_memory_equal(got.ema_weights, f.s.ema_weights, w);
+    assert_memory_equal(got.ema_buffers, f.s.ema_buffers, b);
+    assert_memory_equal(got.rank_buffers, f.s.rank_buffers, 2 * b);
+    assert_int_equal(got.ranks, 2);
+    assert_int_equal(got.batch, 48);
+    assert_int_equal(got.epoch, 7);
+    assert_int_equal(got.finished, 0);
+    assert_int_equal(got.pending, 3);
+    assert_true(got.seed == f.s.seed && got.list_digest == f.s.list_digest);
+    assert_int_equal(got.progress.updates, 1001);
+    assert_int_equal(got.progress.opt_steps, 1002);
+    assert_int_equal(got.progress.batches, 1003);
+    assert_int_equal(got.progress.point.accumulate, 4);
+    assert_true(got.progress.early.best == 0.1 + 0.2); /* to the bit */
+    assert_int_equal(got.progress.early.best_epoch, 5);
+    assert_int_equal(got.progress.early.patience, 30);
+    assert_true(got.progress.best_fitness == 1.0 / 3);
+    assert_int_equal(got.progress.best_epoch, 6);
+    assert_true(got.progress.seconds == 1234.5678901234);
+    assert_true(f.bytes < checkpoint_bytes(f.g, 2, 0, 0));
+    fixture_close(&f);
+}
+
+static void test_sgd_without_pending(void **state)
+{
+    (void)state;
+    fixture_t f;
+    checkpoint_state_t got;
+    fixture_open(&f);
+    f.s.sgd = f.expect.sgd = 1;
+    f.s.v = NULL;
+    f.s.pending = 0;
+    fixture_write(&f);
+    assert_null(safetensors_find(f.file, "variance"));
+    assert_null(safetensors_find(f.file, "gradients"));
+    assert_int_equal(checkpoint_state_read(f.g, f.file, "state", &f.expect, &got), 0);
+    assert_null(got.v);
+    assert_null(got.grads);
+    fixture_close(&f);
+}
+
+static void refused(fixture_t *f, const graph_t *g, const checkpoint_expect_t *e, int code,
+                    const char *said, const char *advice)
+{
+    checkpoint_state_t got;
+    assert_int_equal(checkpoint_state_read(g, f->file, "runs/x/last.state", e, &got), code);
+    assert_non_null(strstr(err_text(), "runs/x/last.state"));
+    if (!strstr(err_text(), said) || !strstr(err_text(), advice))
+        fail_msg("'%s' does not say '%s' and '%s'", err_text(), said, advice);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    fixture_t f;
+    graph_t *other;
+    fixture_open(&f);
+    fixture_write(&f);
+    assert_int_equal(graph_build("yolov8n", RIG_CLASSES, &other), 0);
+    refused(&f, other, &f.expect, ERR_CONFIG, "of model yolo11n, this run has model yolov8n",
+            "model=yolo11n");
+    graph_free(&other);
+    assert_int_equal(graph_build("yolo11n", RIG_CLASSES + 1, &other), 0);
+    refused(&f, other, &f.expect, ERR_CONFIG, "of 3 classes, the data set has 4", "new run");
+    graph_free(&other);
+    checkpoint_expect_t e = f.expect;
+    e.list_digest ^= 1;
+    refused(&f, f.g, &e, ERR_CONFIG, "8123456789abcdef", "images or labels have changed");
+    e = f.expect;
+    e.seed = 5;
+    refused(&f, f.g, &e, ERR_CONFIG, "not 5", "resume with that seed");
+    e = f.expect;
+    e.sgd = 1;
+    refused(&f, f.g, &e, ERR_CONFIG, "optimizer=AdamW", "chose SGD");
+    e = f.expect;
+    e.epochs = 7;
+    refused(&f, f.g, &e, ERR_CONFIG, "finished run (7 epochs done)", "start a new run");
+    e = f.expect;
+    e.first_epoch = 6;
+    refused(&f, f.g, &e, ERR_FAILED, "epoch 8", "epoch 7");
+    fixture_close(&f);
+    fixture_open(&f);
+    f.s.finished = 1;
+    fixture_write(&f);
+    refused(&f, f.g, &f.expect, ERR_CONFIG, "finished run", "start a new run");
+    fixture_close(&f);
+}
+
+/* A weights file where a state file is wanted, and a state file with a region missing. */
+static void test_not_a_state(void **state)
+{
+    (void)state;
+    fixture_t f;
+    static const int32_t stride[K_LEVELS] = {8, 16, 32};
+    fixture_open(&f);
+    uint64_t w = graph_sizes(f.g)->weights;
+    assert_int_equal(safetensors_writer_new(&f.writer), 0);
+    assert_int_equal(checkpoint_weights_image(f.g, f.data, f.data + w, 11, 4, stride, NULL,
+                                              "epochs: 3\n", f.writer),
+                     0);
+    f.bytes = safetensors_writer_bytes(f.writer);
+    f.image = malloc(f.bytes);
+    assert_int_equal(safetensors_writer_image(f.writer, f.image, f.bytes), 0);
+    assert_int_equal(safetensors_load_memory(f.image, f.bytes, "weights", &f.file), 0);
+    refused(&f, f.g, &f.expect, ERR_CONFIG, "has no \"layout\"", "not a state file");
+
+    /* The weights file itself: names, metadata, and the way back. */
+    assert_string_equal(safetensors_metadata(f.file, "model"), "yolo11n");
+    assert_string_equal(safetensors_metadata(f.file, "nc"), "3");
+    assert_string_equal(safetensors_metadata(f.file, "epoch"), "4");
+    assert_string_equal(safetensors_metadata(f.file, "strides"), "[8, 16, 32]");
+    assert_string_equal(safetensors_metadata(f.file, "args"), "epochs: 3\n");
+    assert_non_null(safetensors_metadata(f.file, "names"));
+    assert_int_equal(safetensors_count(f.file), 499);
+    uint64_t b = graph_sizes(f.g)->buffers;
+    float *weights = calloc(w, sizeof *weights), *buffers = calloc(b, sizeof *buffers);
+    int32_t moved = 0;
+    assert_int_equal(weights_load(f.g, f.file, "", weights, buffers, &moved), 0);
+    for (int32_t i = 0; i < graph_params(f.g); i++) {
+        const graph_param_t *p = graph_param(f.g, i);
+        if (p->place < GRAPH_GROUPS)
+            assert_memory_equal(weights + p->first, f.data + p->first, p->count * sizeof(float));
+        else if (p->place == GRAPH_BUFFER)
+            assert_memory_equal(buffers + p->first, f.data + w + p->first,
+                                p->count * sizeof(float));
+    }
+    free(weights);
+    free(buffers);
+    fixture_close(&f);
+}
+
+/* ---- snapshot memory ---- */
+
+typedef struct {
+    wire_snapshot_t sent[SNAPSHOT_FILES];
+    int count, fail;
+} outbox_t;
+
+static int collect(void *user, const wire_snapshot_t *m)
+{
+    outbox_t *o = user;
+    if (o->fail)
+        return err_set(ERR_GONE, "nobody listens");
+    o->sent[o->count++] = *m;
+    return 0;
+}
+
+static safetensors_writer_t *small_file(float value)
+{
+    safetensors_writer_t *w;
+    int64_t shape[1] = {1};
+    assert_int_equal(safetensors_writer_new(&w), 0);
+    assert_int_equal(safetensors_writer_add(w, "x", "F32", shape, 1, &value, sizeof value), 0);
+    return w;
+}
+
+static void put(snapshot_t *s, float value, uint32_t epoch, outbox_t *out)
+{
+    safetensors_writer_t *w = small_file(value);
+    memset(out, 0, sizeof *out);
+    assert_int_equal(snapshot_begin(s, epoch), 0);
+    assert_int_equal(snapshot_add(s, w, "weights/last.safetensors", "weights/best.safetensors"), 0);
+    assert_int_equal(snapshot_again(s, "weights/epoch3.safetensors"), 0);
+    assert_int_equal(snapshot_add(s, w, "weights/last.state.safetensors", NULL), 0);
+    assert_int_equal(snapshot_commit(s, collect, out), 0);
+    assert_int_equal(out->count, 3);
+    safetensors_writer_free(&w);
+}
+
+static void answer(snapshot_t *s, const wire_snapshot_t *m, int32_t status)
+{
+    wire_saved_t a = {.epoch = m->epoch, .slot = m->slot, .status = status};
+    memcpy(a.path, m->path, sizeof a.path);
+    snprintf(a.text, sizeof a.text, "No space left on device");
+    snapshot_saved(s, &a);
+}
+
+static void test_slots(void **state)
+{
+    (void)state;
+    snapshot_t *s;
+    outbox_t one, two, three;
+    void *base;
+    uint64_t bytes;
+    int fd = memfd_create("test-snapshot", MFD_CLOEXEC);
+    assert_int_equal(snapshot_open(fd, 2000, &s), 0);
+    assert_int_equal(arena_map(fd, 0, &base, &bytes), 0);
+    assert_int_equal(bytes, snapshot_bytes(2000));
+
+    put(s, 1, 0, &one);
+    put(s, 2, 1, &two);
+    assert_true(one.sent[0].slot != two.sent[0].slot);
+    assert_int_equal(snapshot_pending(s), 6);
+    assert_false(snapshot_has_room(s));
+    assert_int_equal(snapshot_begin(s, 2), ERR_FAILED);
+    /* What the scribe does: the bytes named by the message have its checksum. */
+    for (int i = 0; i < 3; i++) {
+        const wire_snapshot_t *m = &one.sent[i];
+        assert_true(m->offset + m->length <= bytes);
+        assert_true(wire_checksum((char *)base + m->offset, m->length) == m->checksum);
+    }
+    assert_string_equal(one.sent[0].copy_to, "weights/best.safetensors");
+    assert_string_equal(one.sent[1].path, "weights/epoch3.safetensors");
+    assert_true(one.sent[1].offset == one.sent[0].offset);
+    assert_true(one.sent[2].offset >= one.sent[0].offset + one.sent[0].length);
+
+    /* A slot is free when all its files are answered for, and not before. */
+    answer(s, &one.sent[0], 0);
+    answer(s, &one.sent[2], 0);
+    answer(s, &one.sent[2], 0);
+    assert_false(snapshot_has_room(s));
+    answer(s, &one.sent[1], 0);
+    assert_true(snapshot_has_room(s));
+    assert_null(snapshot_failure(s));
+    answer(s, &two.sent[1], ERR_ENV);
+    assert_non_null(strstr(snapshot_failure(s), "epoch3.safetensors was not written: No space"));
+    put(s, 3, 2, &three);
+    assert_null(snapshot_failure(s)); /* replaced by a newer one */
+    assert_int_equal(three.sent[0].slot, one.sent[0].slot);
+    assert_int_equal(snapshot_pending(s), 5);
+    arena_unmap(base, bytes);
+    snapshot_close(&s);
+    close(fd);
+}
+
+static void test_unsent(void **state)
+{
+    (void)state;
+    snapshot_t *s;
+    outbox_t out = {.fail = 1};
+    safetensors_writer_t *w = small_file(1);
+    int fd = memfd_create("test-snapshot", MFD_CLOEXEC);
+    assert_int_equal(snapshot_open(fd, 2000, &s), 0);
+    assert_int_equal(snapshot_begin(s, 0), 0);
+    assert_int_equal(snapshot_add(s, w, "weights/last.safetensors", NULL), 0);
+    assert_int_equal(snapshot_commit(s, collect, &out), ERR_GONE);
+    assert_int_equal(snapshot_pending(s), 0);
+    assert_true(snapshot_has_room(s));
+    assert_non_null(strstr(snapshot_failure(s), "nobody listens"));
+    /* A file too large for its slot is an error and not an overflow. */
+    float big[2000] = {0};
+    int64_t shape[1] = {2000};
+    assert_int_equal(safetensors_writer_add(w, "big", "F32", shape, 1, big, sizeof big), 0);
+    assert_int_equal(snapshot_begin(s, 1), 0);
+    assert_int_equal(snapshot_add(s, w, "weights/last.safetensors", NULL), ERR_FAILED);
+    assert_non_null(strstr(err_text(), "does not fit"));
+    safetensors_writer_free(&w);
+    snapshot_close(&s);
+    close(fd);
+}
+
+/* ---- a run that is resumed is the run that was not interrupted ---- */
+
+static const char *const words[] = {"optimizer=AdamW", "lr0=0.002", "warmup_epochs=2", "nbs=8",
+                                    NULL};
+
+static void steps(rig_t *r, uint64_t first, uint64_t last)
+{
+    int stop;
+    for (uint64_t seq = first; seq < last; seq++) {
+        plan_batch_t b = plan_locate(r->t.plan, r->t.seq);
+        rig_fill(r, &b, (uint32_t)seq * 4, 64);
+        if (step_train(&r->t, &b, &stop) < 0)
+            fail_msg("step: %s", err_text());
+        r->t.seq++;
+    }
+}
+
+/* Six steps (epochs of one step; nbs 8 leaves a gradient pending at odd ones), a snapshot after
+ * three. */
+static void test_resume(void **state)
+{
+    (void)state;
+    rig_shared_t s;
+    rig_t a, b;
+    int fd = memfd_create("test-snapshot", MFD_CLOEXEC);
+    assert_int_equal(rig_share(1, &s), 0);
+    assert_int_equal(trainer_rig_open(&s, 0, 1, 4, 7, 0, words, &a), 0);
+    assert_int_equal(
+        snapshot_open(fd, checkpoint_bytes(a.t.graph, 1, OPTIONS_YAML_BYTES, 0), &a.t.snapshot), 0);
+    steps(&a, 0, 4);
+    checkpoint_point_t point = {.epoch = 3, .next_epoch = 4, .whole = 1};
+    a.t.progress.best_fitness = 0.25;
+    int64_t pending = 3 - a.t.progress.last_opt_step;
+    assert_true(pending > 0);
+    /* Without a coordinator the messages have nowhere to go; the image is in the slot all the same.
+     */
+    assert_int_equal(checkpoint_take(&a.t, &point), ERR_GONE);
+    steps(&a, 4, 7);
+
+    const checkpoint_expect_t expect = {.epochs = 7, .first_epoch = 4};
+    checkpoint_state_t got;
+    safetensors_t *file = NULL;
+    const void *state_at = NULL;
+    uint64_t state_bytes = 0;
+    assert_int_equal(
+        snapshot_find(a.t.snapshot, "weights/last.state.safetensors", &state_at, &state_bytes), 0);
+    assert_int_equal(safetensors_load_memory(state_at, state_bytes, "state", &file), 0);
+    assert_int_equal(trainer_rig_open(&s, 0, 1, 4, 7, 0, words, &b), 0);
+    b.w.plan.first_epoch = 4;
+    assert_int_equal(checkpoint_state_read(b.t.graph, file, "state", &expect, &got), 0);
+    assert_int_equal(checkpoint_restore(&b.t, &got), 0);
+    assert_int_equal(b.t.progress.last_opt_step, 3 - pending);
+    assert_true(b.t.progress.best_fitness == 0.25);
+    steps(&b, 4, 7);
+
+    uint64_t n = a.t.mem.state_bytes;
+    char *end[2] = {malloc(n), malloc(n)};
+    assert_int_equal(trainer_download(&a.t, end[0], 0, n), 0);
+    assert_int_equal(trainer_download(&b.t, end[1], 0, n), 0);
+    assert_memory_equal(end[0], end[1], n);
+    assert_int_equal(a.t.progress.opt_steps, b.t.progress.opt_steps);
+    assert_int_equal(a.t.progress.updates, b.t.progress.updates);
+    free(end[0]);
+    free(end[1]);
+    safetensors_free(&file);
+    snapshot_close(&a.t.snapshot);
+    trainer_rig_close(&a);
+    trainer_rig_close(&b);
+    rig_unshare(&s);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_sgd_without_pending),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_not_a_state),
+        cmocka_unit_test(test_slots),      cmocka_unit_test(test_unsent),
+        cmocka_unit_test(test_resume),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* control/registry: a live run is found by its names, a dead one's file goes, the folder must be
+ * ours. */
+#include "control/registry.h"
+#include "shm/err.h"
+#include "tests/scratch.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char folder[SCRATCH_PATH];
+
+static int set_up(void **state)
+{
+    (void)state;
+    scratch_begin(folder);
+    return setenv("XDG_RUNTIME_DIR", folder, 1);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    scratch_end(folder);
+    return 0;
+}
+
+static registry_entry_t entry_of(pid_t pid, const char *run_dir)
+{
+    registry_entry_t e;
+    memset(&e, 0, sizeof e);
+    e.pid = pid;
+    snprintf(e.run_dir, sizeof e.run_dir, "%s", run_dir);
+    snprintf(e.endpoint, sizeof e.endpoint, "ipc://@sluice-0123");
+    snprintf(e.token, sizeof e.token, "0123456789abcdef0123456789abcdef");
+    return e;
+}
+
+/* Registers in a child, which stays until it is killed. */
+static pid_t run_in_child(const char *run_dir)
+{
+    int pipes[2];
+    char c;
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        registry_t *r;
+        registry_entry_t e = entry_of(getpid(), run_dir);
+        c = registry_add(&e, &r) == 0 ? 'y' : 'n';
+        if (write(pipes[1], &c, 1) != 1)
+            _exit(1);
+        pause();
+        _exit(0);
+    }
+    assert_int_equal(read(pipes[0], &c, 1), 1);
+    assert_int_equal(c, 'y');
+    close(pipes[0]);
+    close(pipes[1]);
+    return pid;
+}
+
+static void a_run_is_found_while_it_lives(void **state)
+{
+    (void)state;
+    registry_entry_t e;
+    char number[16], path[SCRATCH_PATH + 64];
+    struct stat st;
+    assert_int_equal(registry_find(NULL, &e), ERR_CONFIG);
+    pid_t a = run_in_child("/data/runs/detect/first run"), b = run_in_child("/data/runs/detect/b");
+    snprintf(number, sizeof number, "%d", (int)a);
+    assert_int_equal(registry_find("first run", &e), 0);
+    assert_true(e.pid == a && strcmp(e.run_dir, "/data/runs/detect/first run") == 0);
+    assert_string_equal(e.endpoint, "ipc://@sluice-0123");
+    assert_string_equal(e.token, "0123456789abcdef0123456789abcdef");
+    assert_int_equal(registry_find("/data/runs/detect/b", &e), 0);
+    assert_int_equal(e.pid, b);
+    assert_int_equal(registry_find(number, &e), 0);
+    assert_int_equal(e.pid, a);
+    assert_int_equal(registry_find(NULL, &e), ERR_CONFIG); /* which of the two? */
+    assert_int_equal(registry_find("c", &e), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "first run"));
+    snprintf(path, sizeof path, "%s/sluice/%d.run", folder, (int)b);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+
+    /* Killed: its file is a dead run's, and goes with the next look. */
+    kill(a, SIGKILL);
+    waitpid(a, NULL, 0);
+    assert_int_equal(registry_find(NULL, &e), 0);
+    assert_int_equal(e.pid, b);
+    snprintf(path, sizeof path, "%s/sluice/%d.run", folder, (int)a);
+    assert_int_equal(access(path, F_OK), -1);
+    kill(b, SIGKILL);
+    waitpid(b, NULL, 0);
+    assert_int_equal(registry_find(NULL, &e), ERR_CONFIG);
+}
+
+static void removal_leaves_nothing(void **state)
+{
+    (void)state;
+    registry_t *r;
+    registry_entry_t e = entry_of(getpid(), "/x"), found;
+    char path[SCRATCH_PATH + 64];
+    assert_int_equal(registry_add(&e, &r), 0);
+    assert_int_equal(registry_find("x", &found), 0);
+    registry_remove(&r);
+    assert_null(r);
+    snprintf(path, sizeof path, "%s/sluice", folder);
+    assert_int_equal(rmdir(path), 0); /* empty */
+}
+
+static void the_folder_must_be_private(void **state)
+{
+    (void)state;
+    char path[SCRATCH_PATH], made[SCRATCH_PATH];
+    snprintf(made, sizeof made, "%.4000s/sluice", folder);
+    assert_int_equal(mkdir(made, 0755), 0);
+    assert_int_equal(registry_folder(path, sizeof path), ERR_ENV);
+    assert_non_null(strstr(err_text(), "0700"));
+    assert_int_equal(chmod(made, 0700), 0);
+    assert_int_equal(registry_folder(path, sizeof path), 0);
+    assert_string_equal(path, made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_run_is_found_while_it_lives, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(removal_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_folder_must_be_private, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,385 @@
+/* tools/scribe, rundir and statefile: names and locks, whole files or none, whole lines, resumes.
+ */
+#include "shm/err.h"
+#include "tests/scratch.h"
+#include "tools/rundir.h"
+#include "tools/scribe.h"
+#include "tools/statefile.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char folder[SCRATCH_PATH];
+static char path_text[2 * SCRATCH_PATH];
+
+static int set_up(void **state)
+{
+    (void)state;
+    scratch_begin(folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    scratch_end(folder);
+    return 0;
+}
+
+static options_t options_of(const char *name)
+{
+    options_t o;
+    options_default(&o);
+    snprintf(o.project, sizeof o.project, "%.4000s/runs/detect", folder);
+    snprintf(o.name, sizeof o.name, "%s", name);
+    return o;
+}
+
+static const char *in(const rundir_t *d, const char *name)
+{
+    snprintf(path_text, sizeof path_text, "%s/%s", d->path, name);
+    return path_text;
+}
+
+static void assert_content(const rundir_t *d, const char *name, const char *expected)
+{
+    size_t n;
+    uint8_t *got = scratch_read(in(d, name), &n);
+    assert_non_null(got);
+    assert_int_equal(n, strlen(expected));
+    assert_memory_equal(got, expected, n);
+    free(got);
+}
+
+static const char *last_part(const rundir_t *d)
+{
+    return strrchr(d->path, '/') + 1;
+}
+
+static void names_count_up(void **state)
+{
+    (void)state;
+    options_t o = options_of("bolts and nuts");
+    rundir_t a, b, c;
+    assert_int_equal(rundir_make(&o, &a), 0);
+    assert_int_equal(rundir_make(&o, &b), 0);
+    assert_int_equal(rundir_make(&o, &c), 0);
+    assert_string_equal(last_part(&a), "bolts and nuts");
+    assert_string_equal(last_part(&b), "bolts and nuts-2");
+    assert_string_equal(last_part(&c), "bolts and nuts-3");
+    assert_true(rundir_free_bytes(&a) > 0);
+    rundir_close(&b);
+    o.exist_ok = 1;
+    assert_int_equal(rundir_make(&o, &b), ERR_ENV); /* the first is locked */
+    assert_non_null(strstr(err_text(), "in use by another run"));
+    rundir_close(&a);
+    assert_int_equal(access(in(&a, ".sluice.lock"), F_OK), -1);
+    assert_int_equal(rundir_make(&o, &a), 0);
+    assert_string_equal(last_part(&a), "bolts and nuts");
+    rundir_close(&a);
+    rundir_close(&c);
+    snprintf(o.name, sizeof o.name, "../up");
+    assert_int_equal(rundir_make(&o, &a), ERR_CONFIG);
+}
+
+static void an_impossible_place_is_named(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    rundir_t a;
+    scratch_text(folder, "runs", "a file where a folder must be");
+    assert_int_equal(rundir_make(&o, &a), ERR_ENV);
+    assert_non_null(strstr(err_text(), "/runs/detect"));
+    assert_non_null(strstr(err_text(), "project="));
+}
+
+static int refuse(void *user)
+{
+    *(int *)user = 1;
+    return err_set(ERR_FAILED, "refused");
+}
+
+static void a_file_is_whole_or_not_there(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    rundir_t d;
+    struct stat a, b;
+    int asked = 0;
+    assert_int_equal(rundir_make(&o, &d), 0);
+    assert_int_equal(rundir_write(&d, "weights/last.safetensors", "first", 5, NULL, NULL), 0);
+    assert_int_equal(
+        rundir_copy(&d, "weights/last.safetensors", "weights/best.safetensors", "first", 5), 0);
+    assert_int_equal(rundir_write(&d, "weights/last.safetensors", "second", 6, refuse, &asked),
+                     ERR_FAILED);
+    assert_int_equal(asked, 1);
+    assert_content(&d, "weights/last.safetensors", "first");
+    assert_int_equal(access(in(&d, "weights/.last.safetensors.sluice-tmp"), F_OK), -1);
+    assert_int_equal(rundir_write(&d, "weights/last.safetensors", "second", 6, NULL, NULL), 0);
+    assert_content(&d, "weights/last.safetensors", "second");
+    assert_content(&d, "weights/best.safetensors", "first");
+    /* The same bytes under both names, again: a link to itself is no obstacle. */
+    assert_int_equal(
+        rundir_copy(&d, "weights/last.safetensors", "weights/best.safetensors", "second", 6), 0);
+    assert_int_equal(
+        rundir_copy(&d, "weights/last.safetensors", "weights/best.safetensors", "second", 6), 0);
+    assert_content(&d, "weights/best.safetensors", "second");
+    assert_int_equal(stat(in(&d, "weights/last.safetensors"), &a), 0);
+    assert_int_equal(stat(in(&d, "weights/best.safetensors"), &b), 0);
+    assert_int_equal(a.st_ino, b.st_ino);
+    const char *outside[] = {"../x", "/etc/x", "", "a/../../x", "weights/"};
+    for (int i = 0; i < 5; i++)
+        assert_true(rundir_write(&d, outside[i], "x", 1, NULL, NULL) < 0);
+    rundir_close(&d);
+}
+
+static void leftovers_go_with_the_next_start(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    rundir_t d;
+    assert_int_equal(rundir_make(&o, &d), 0);
+    rundir_close(&d);
+    scratch_text(d.path, "weights/.last.safetensors.sluice-tmp", "half");
+    scratch_text(d.path, ".args.yaml.sluice-tmp", "half");
+    scratch_text(d.path, "weights/mine.tmp", "the user's");
+    o.exist_ok = 1;
+    assert_int_equal(rundir_make(&o, &d), 0);
+    assert_int_equal(access(in(&d, "weights/.last.safetensors.sluice-tmp"), F_OK), -1);
+    assert_int_equal(access(in(&d, ".args.yaml.sluice-tmp"), F_OK), -1);
+    assert_content(&d, "weights/mine.tmp", "the user's");
+    rundir_close(&d);
+}
+
+static void growing_files_have_whole_lines(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    wire_run_info_t info;
+    scribe_t s;
+    char *yaml;
+    size_t n;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_true(info.resumed == 0 && yaml == NULL);
+    assert_int_equal(scribe_args(&s, "epochs: 1\n", 10), 0);
+    assert_int_equal(scribe_event(&s, "{\"a\":1}", 7), 0);
+    assert_int_equal(scribe_event(&s, "{\"b\":2}\n", 8), 0);
+    assert_true(scribe_event(&s, "{\n}", 3) < 0);
+    assert_int_equal(scribe_csv(&s, "1,2", 3), 0);
+    assert_int_equal(scribe_csv(&s, "2,3", 3), 0);
+    assert_int_equal(scribe_log(&s, "loader-3", "words", 5), 0);
+    assert_true(scribe_log(&s, "../x", "words", 5) < 0);
+    assert_content(&s.dir, "events.jsonl", "{\"a\":1}\n{\"b\":2}\n");
+    assert_content(&s.dir, "logs/loader-3.log", "words\n");
+    char expected[1024];
+    snprintf(expected, sizeof expected,
+             "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),"
+             "metrics/recall(B),metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,"
+             "val/dfl_loss,lr/pg0,lr/pg1,lr/pg2\n1,2\n2,3\n");
+    assert_content(&s.dir, "results.csv", expected);
+    /* More processes than descriptors are kept. */
+    for (int i = 0; i < SCRIBE_LOGS + 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "loader-%d", i);
+        assert_int_equal(scribe_log(&s, name, "x", 1), 0);
+    }
+    assert_content(&s.dir, "logs/loader-68.log", "x\n");
+    scribe_close(&s);
+    /* A line cut short by a death is cut off. */
+    scratch_text(s.dir.path, "events.jsonl", "{\"a\":1}\n{\"cut");
+    o.exist_ok = 1;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_int_equal(scribe_event(&s, "{\"c\":3}", 7), 0);
+    assert_content(&s.dir, "events.jsonl", "{\"a\":1}\n{\"c\":3}\n");
+    scribe_close(&s);
+}
+
+static void a_run_that_never_began_leaves_nothing(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    wire_run_info_t info;
+    scribe_t s;
+    char *yaml;
+    size_t n;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_int_equal(scribe_event(&s, "{}", 2), 0);
+    assert_int_equal(scribe_log(&s, "scan", "words", 5), 0);
+    scribe_close(&s);
+    assert_int_equal(access(s.dir.path, F_OK), -1);
+    /* One that was there before stays, with what was in it. */
+    scratch_text(s.dir.path, "notes.txt", "mine");
+    o.exist_ok = 1;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    scribe_close(&s);
+    assert_content(&s.dir, "notes.txt", "mine");
+}
+
+static void a_snapshot_is_checked(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    wire_run_info_t info;
+    wire_saved_t saved;
+    wire_snapshot_t m;
+    scribe_t s;
+    char *yaml;
+    size_t n;
+    unsigned char *base;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    s.snapshot_fd = memfd_create("test", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(s.snapshot_fd, 20000), 0);
+    base = mmap(NULL, 20000, PROT_READ | PROT_WRITE, MAP_SHARED, s.snapshot_fd, 0);
+    assert_true(base != MAP_FAILED);
+    memcpy(base + 5001, "the image of some weights", 25);
+    memset(&m, 0, sizeof m);
+    m.epoch = 4;
+    m.slot = 1;
+    m.offset = 5001;
+    m.length = 25;
+    m.checksum = wire_checksum("the image of some weights", 25);
+    snprintf(m.path, sizeof m.path, "weights/last.safetensors");
+    snprintf(m.copy_to, sizeof m.copy_to, "weights/best.safetensors");
+    scribe_snapshot(&s, &m, &saved);
+    assert_int_equal(wire_check(&saved, sizeof saved), 0);
+    assert_int_equal(saved.status, 0);
+    assert_true(saved.epoch == 4 && saved.slot == 1);
+    assert_string_equal(saved.path, "weights/last.safetensors");
+    assert_content(&s.dir, "weights/last.safetensors", "the image of some weights");
+    assert_content(&s.dir, "weights/best.safetensors", "the image of some weights");
+    /* An image that is not what its sum says leaves the old file. */
+    memcpy(base + 5001, "THE", 3);
+    scribe_snapshot(&s, &m, &saved);
+    assert_int_equal(saved.status, ERR_FAILED);
+    assert_non_null(strstr(saved.text, "checksum"));
+    assert_content(&s.dir, "weights/last.safetensors", "the image of some weights");
+    /* Places outside the memory are refused, also those that overflow. */
+    const uint64_t at[] = {19990, 20001, UINT64_MAX - 3, 0, 0};
+    const uint64_t length[] = {11, 1, 25, UINT64_MAX, 0};
+    for (int i = 0; i < 5; i++) {
+        m.offset = at[i];
+        m.length = length[i];
+        scribe_snapshot(&s, &m, &saved);
+        assert_true(saved.status < 0);
+    }
+    munmap(base, 20000);
+    close(s.snapshot_fd);
+    scribe_close(&s);
+}
+
+/* A safetensors file of a header alone. */
+static void write_state(const rundir_t *d, const char *header)
+{
+    char file[512] = {0};
+    size_t n = strlen(header);
+    file[0] = (char)n;
+    memcpy(file + 8, header, n);
+    assert_int_equal(rundir_write(d, "weights/last.state.safetensors", file, 8 + n, NULL, NULL), 0);
+}
+
+static void a_resume_finds_where_to_start(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    wire_run_info_t info;
+    scribe_t s;
+    char *yaml;
+    size_t n;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_int_equal(scribe_args(&s, "epochs: 9\n", 10), 0);
+    for (int i = 1; i <= 4; i++) {
+        char row[8];
+        snprintf(row, sizeof row, "%d,9", i);
+        scribe_csv(&s, row, strlen(row));
+    }
+    scribe_close(&s);
+    snprintf(o.resume, sizeof o.resume, "%.*s", (int)sizeof o.resume - 1, s.dir.path);
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "first checkpoint"));
+
+    rundir_t d;
+    options_t again = options_of("x");
+    again.exist_ok = 1;
+    assert_int_equal(rundir_make(&again, &d), 0);
+    write_state(&d, "{\"__metadata__\":{\"epoch\":\"3\",\"finished\":\"0\"}}");
+    assert_int_equal(rundir_write(&d, "args.yaml", "epochs: 7\n", 10, NULL, NULL), 0);
+    rundir_close(&d);
+    snprintf(o.resume, sizeof o.resume, "%.4000s/weights/last.state.safetensors", d.path);
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_true(info.resumed && info.next_epoch == 3 && !info.finished);
+    assert_string_equal(info.run_dir, d.path);
+    assert_string_equal(yaml, "epochs: 7\n");
+    free(yaml);
+    size_t bytes;
+    uint8_t *csv = scratch_read(in(&s.dir, "results.csv"), &bytes);
+    assert_non_null(csv);
+    /* The row of the epoch that is done again is gone. */
+    assert_memory_equal(csv + bytes - 4, "3,9\n", 4);
+    free(csv);
+    scribe_close(&s);
+
+    assert_int_equal(rundir_make(&again, &d), 0);
+    write_state(&d, "{\"__metadata__\":{\"epoch\":\"7\",\"finished\":\"1\"}}");
+    rundir_close(&d);
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_true(info.finished);
+    free(yaml);
+    scribe_close(&s);
+}
+
+static void a_state_header_is_read_strictly(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        "{\"__metadata__\":{\"epoch\":\"12\"}}",
+        " { \"a\" : {\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}, \"__metadata__\" : "
+        "{\"x\":\"a \\\"quoted\\\" thing\", \"epoch\":\"12\",\"finished\":\"0\"} , \"b\":[] } ",
+    };
+    static const char *const bad[] = {
+        "",
+        "{",
+        "{}",
+        "[]",
+        "{\"__metadata__\":{\"epoch\":12}}",
+        "{\"__metadata__\":{\"epoch\":\"-1\"}}",
+        "{\"__metadata__\":{\"epoch\":\"12x\"}}",
+        "{\"__metadata__\":{\"epoch\":\"99999999999\"}}",
+        "{\"__metadata__\":{\"epoch\":\"12\"}",
+        "{\"__metadata__\":{\"epoch\":\"12\"},}",
+        "{\"__metadata__\":{\"finished\":\"1\"}}",
+        "{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":{\"i\":{\"j\":{}}}}}}}}}}}",
+        "{\"a\":\"unfinished",
+    };
+    statefile_t s;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(statefile_parse(good[i], strlen(good[i]), "x", &s), 0);
+        assert_int_equal(s.next_epoch, 12);
+        assert_int_equal(s.finished, 0);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(statefile_parse(bad[i], strlen(bad[i]), "x", &s), ERR_CONFIG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(names_count_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_impossible_place_is_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_is_whole_or_not_there, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(leftovers_go_with_the_next_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(growing_files_have_whole_lines, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_run_that_never_began_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_snapshot_is_checked, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_resume_finds_where_to_start, set_up, tear_down),
+        cmocka_unit_test(a_state_header_is_read_strictly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+#!/bin/sh
+# Whole runs of the command on a made-up data set: one rank, two ranks, a stop by the user and its resume.
+# usage: test_train.sh [BUILD], or from tests/run.sh; exit status 0 passed, 1 failed.
+set -u
+sluice=${SLUICE_BIN:-${1:-build}/bin}/sluice
+work=$(mktemp -d "${TMPDIR:-/tmp}/sluice-train.XXXXXX") || exit 1
+pid=
+cleanup() {
+    [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+fail() {
+    echo "test_train: $*" >&2
+    for log in "$work"/*.out; do
+        echo "--- $log" >&2
+        tail -n 15 "$log" >&2
+    done
+    exit 1
+}
+
+# run NAME EXPECTED-STATUS ARGUMENTS..: sluice train with the sizes of this test.
+run() {
+    name=$1 want=$2
+    shift 2
+    timeout 120 "$sluice" train "data=$work/data/data.yaml" model=yolo11n imgsz=96 batch=8 nbs=8 workers=2 \
+        optimizer=AdamW lr0=0.002 "project=$work/runs" "name=$name" "$@" >"$work/$name.out" 2>&1 </dev/null
+    got=$?
+    [ "$got" -eq "$want" ] || fail "$name: exit status $got instead of $want"
+}
+
+# files NAME ROWS: what design 9 promises of a run directory.
+header='epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),metrics/recall(B)'
+header="$header,metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2"
+files() {
+    dir=$work/runs/$1
+    for file in args.yaml results.csv events.jsonl weights/last.safetensors weights/best.safetensors \
+        weights/last.state.safetensors; do
+        [ -s "$dir/$file" ] || fail "$1: $file is missing or empty"
+    done
+    [ -d "$dir/logs" ] || fail "$1: logs/ is missing"
+    [ "$(head -n 1 "$dir/results.csv")" = "$header" ] || fail "$1: results.csv has another header"
+    # Epochs 1 to ROWS, each once and in order; every value a number.
+    tail -n +2 "$dir/results.csv" | awk -F, -v rows="$2" '
+        NF != 15 || $1 != NR { bad = 1 }
+        { for (i = 1; i <= NF; i++) if ($i !~ /^-?[0-9.]+(e[-+]?[0-9]+)?$/) bad = 1 }
+        END { exit bad || NR != rows }' || fail "$1: results.csv does not have rows 1 to $2: $(cat "$dir/results.csv")"
+    [ -z "$(find "$dir" -name '*.tmp*')" ] || fail "$1: temporary files are left"
+}
+
+"$sluice" sample "out=$work/data" images=24 imgsz=128 seed=1 >"$work/sample.out" 2>&1 || fail "sluice sample"
+
+run one 0 epochs=4 device=cpu
+files one 4
+loss() { awk -F, -v row="$2" 'NR == row + 1 { print $3 + $4 + $5 }' "$work/runs/$1/results.csv"; }
+awk -v a="$(loss one 1)" 'BEGIN { exit !(a > 0.1 && a < 100) }' || fail "one: a loss of $(loss one 1)"
+
+# The same seed gives the same numbers, time apart.
+run again 0 epochs=4 device=cpu workers=1
+cut -d, -f1,3- "$work/runs/one/results.csv" >"$work/one.csv"
+cut -d, -f1,3- "$work/runs/again/results.csv" | cmp -s - "$work/one.csv" || fail "a second run gives other numbers"
+
+run two 0 epochs=2 device=cpu,cpu
+files two 2
+
+# The user's stop: after the first epoch's row, in the middle of the run. The default action is put back
+# because a shell starts background processes with SIGINT ignored.
+env --default-signal=INT "$sluice" train "data=$work/data/data.yaml" model=yolo11n imgsz=96 batch=8 nbs=8 \
+    workers=2 optimizer=AdamW lr0=0.002 "project=$work/runs" name=stopped epochs=12 device=cpu \
+    >"$work/stopped.out" 2>&1 </dev/null &
+pid=$!
+tries=0
+until [ "$(wc -l 2>/dev/null <"$work/runs/stopped/results.csv" || echo 0)" -ge 2 ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] && kill -0 "$pid" 2>/dev/null || fail "stopped: no first epoch"
+    sleep 0.1
+done
+kill -INT "$pid"
+wait "$pid"
+got=$?
+pid=
+[ "$got" -eq 5 ] || fail "stopped: exit status $got instead of 5"
+rows=$(($(wc -l <"$work/runs/stopped/results.csv") - 1))
+[ "$rows" -lt 12 ] || fail "stopped: the run went on to its end"
+files stopped "$rows"
+
+timeout 120 "$sluice" train "resume=$work/runs/stopped" >"$work/resumed.out" 2>&1 </dev/null ||
+    fail "resume: exit status $?"
+files stopped 12
+timeout 60 "$sluice" train "resume=$work/runs/stopped" >"$work/finished.out" 2>&1 </dev/null
+[ $? -eq 2 ] || fail "a finished run was resumed"
+
+# Weights of one run start another.
+run from 0 epochs=1 device=cpu "model=$work/runs/one/weights/best.safetensors"
+files from 1
+run refused 2 epochs=1 device=cpu model=yolo11n.pt
+echo "test_train: passed"

@@ -1,0 +1,273 @@
+#include "trainer/checkpoint.h"
+
+#include "control/log.h"
+#include "shm/err.h"
+#include "shm/futex.h"
+#include "trainer/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CHECKPOINT_PATIENCE_S = 30 }; /* what an ordinary snapshot waits for a late disk */
+
+/* ---- restore ---- */
+
+int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
+{
+    const memory_map_t *m = &t->mem;
+    /* More ranks than the run had: the extra ones go on with the statistics of another. */
+    const char *buffers = (const char *)s->rank_buffers + (t->rank % s->ranks) * m->buffer_bytes;
+    int rc = trainer_upload(t, m->train.weights, s->weights, m->weight_bytes);
+    if (rc == 0)
+        rc = trainer_upload(t, m->train.buffers, buffers, m->buffer_bytes);
+    if (rc == 0)
+        rc = trainer_upload(t, m->m, s->m, m->weight_bytes);
+    if (rc == 0 && m->v != K_NONE)
+        rc = trainer_upload(t, m->v, s->v, m->weight_bytes);
+    if (rc == 0)
+        rc = trainer_upload(t, m->ema.weights, s->ema_weights, m->weight_bytes);
+    if (rc == 0)
+        rc = trainer_upload(t, m->ema.buffers, s->ema_buffers, m->buffer_bytes);
+    /* Pending gradients are the sum over all ranks: rank 0 carries them (see gather). */
+    if (rc == 0 && s->pending > 0 && t->rank == 0)
+        rc = trainer_upload(t, m->train.grads, s->grads, m->weight_bytes);
+    if (rc < 0)
+        return err_add(rc, "restoring");
+    t->progress = s->progress;
+    /* Kept relative to the epoch's first iteration, whose number depends on the batch. */
+    t->progress.last_opt_step = (int64_t)t->schedule.steps * s->epoch - 1 - (int64_t)s->pending;
+    if (s->ranks != t->ranks)
+        log_line(LOG_WARN, "the run had %u ranks and has %u now: BN statistics of rank %u go on",
+                 s->ranks, t->ranks, t->rank % s->ranks);
+    return 0;
+}
+
+/* ---- take ---- */
+
+/* Host copies of everything that a snapshot holds; one block. */
+typedef struct {
+    char *block;
+    void *weights, *m, *v, *grads, *ema_weights, *ema_buffers, *rank_buffers;
+    uint32_t pending;
+} regions_t;
+
+/* Gradients of an accumulation that straddles the epoch's end: summed over the ranks now and
+ * carried on by rank 0 alone, so that the uninterrupted run and a resumed one add the same numbers.
+ */
+static int gather_pending(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
+{
+    int64_t next = (int64_t)t->schedule.steps * p->next_epoch;
+    r->pending = p->whole ? (uint32_t)(next - 1 - t->progress.last_opt_step) : 0;
+    if (r->pending == 0)
+        return 0;
+    int rc = collective_allreduce(t->coll, t->dev, t->mem.train.grads, t->sizes->weights);
+    if (rc == 0 && t->rank != 0)
+        rc = trainer_check(t, t->ops->zero(t->dev, t->mem.train.grads, t->mem.weight_bytes),
+                           "zeroing gradients");
+    return rc;
+}
+
+/* BN statistics of every rank, in order of rank; *all is malloc'ed on rank 0. */
+static int gather_buffers(trainer_t *t, void **all)
+{
+    uint64_t sizes[WIRE_RANKS], bytes = t->mem.buffer_bytes;
+    void *own = malloc(bytes);
+    if (!own)
+        return err_set(ERR_ENV, "rank %u: out of memory for BN statistics", t->rank);
+    int rc = trainer_download(t, own, t->mem.train.buffers, bytes);
+    if (rc == 0)
+        rc = collective_gather(t->coll, own, bytes, all, sizes);
+    free(own);
+    return rc;
+}
+
+static int copy_out(trainer_t *t, regions_t *r)
+{
+    const memory_map_t *m = &t->mem;
+    uint64_t w = m->weight_bytes, b = m->buffer_bytes;
+    int regions = 3 + (m->v != K_NONE) + (r->pending > 0);
+    char *at = r->block = malloc((uint64_t)regions * w + b);
+    if (!at)
+        return err_set(ERR_ENV, "out of memory for a snapshot's copies (%.0f MB)",
+                       (double)((uint64_t)regions * w + b) / 1e6);
+    struct {
+        void **host;
+        k_at from;
+        uint64_t bytes;
+        int wanted;
+    } copies[] = {
+        {&r->weights, m->train.weights, w, 1},   {&r->m, m->m, w, 1},
+        {&r->v, m->v, w, m->v != K_NONE},        {&r->grads, m->train.grads, w, r->pending > 0},
+        {&r->ema_weights, m->ema.weights, w, 1}, {&r->ema_buffers, m->ema.buffers, b, 1},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof copies / sizeof copies[0]; i++) {
+        if (!copies[i].wanted)
+            continue;
+        *copies[i].host = at;
+        at += copies[i].bytes;
+        rc = trainer_download(t, *copies[i].host, copies[i].from, copies[i].bytes);
+    }
+    return rc;
+}
+
+static int put_weights(trainer_t *t, const checkpoint_point_t *p, const regions_t *r,
+                       const char *args)
+{
+    safetensors_writer_t *w;
+    int rc = safetensors_writer_new(&w);
+    if (rc < 0)
+        return rc;
+    rc = checkpoint_weights_image(t->graph, r->ema_weights, r->ema_buffers, t->progress.batches,
+                                  p->epoch, t->train_plan.stride, t->w->catalog, args, w);
+    if (rc == 0)
+        rc = snapshot_add(t->snapshot, w, "weights/last.safetensors",
+                          p->is_best ? "weights/best.safetensors" : NULL);
+    safetensors_writer_free(&w);
+    /* facts/yolo.md 6.8: N is 0-based, so epoch0 is written. */
+    if (rc == 0 && p->whole && t->o->save_period > 0 &&
+        p->epoch % (uint32_t)t->o->save_period == 0) {
+        char path[64];
+        snprintf(path, sizeof path, "weights/epoch%u.safetensors", p->epoch);
+        rc = snapshot_again(t->snapshot, path);
+    }
+    return rc;
+}
+
+static int put_state(trainer_t *t, const checkpoint_point_t *p, const regions_t *r)
+{
+    checkpoint_state_t s = {
+        .weights = r->weights,
+        .m = r->m,
+        .v = r->v,
+        .grads = r->grads,
+        .ema_weights = r->ema_weights,
+        .ema_buffers = r->ema_buffers,
+        .rank_buffers = r->rank_buffers,
+        .ranks = t->ranks,
+        .batch = t->plan->batch,
+        .epoch = p->next_epoch,
+        .finished = (uint32_t)p->finished,
+        .pending = r->pending,
+        .sgd = t->mem.v == K_NONE,
+        .seed = t->plan->seed,
+        .list_digest = t->w->catalog ? catalog_digest(t->w->catalog) : 0,
+        .progress = t->progress,
+    };
+    s.progress.seconds = report_seconds(t);
+    safetensors_writer_t *w;
+    int rc = safetensors_writer_new(&w);
+    if (rc < 0)
+        return rc;
+    rc = checkpoint_state_image(t->graph, &s, w);
+    if (rc == 0)
+        rc = snapshot_add(t->snapshot, w, "weights/last.state.safetensors", NULL);
+    safetensors_writer_free(&w);
+    return rc;
+}
+
+static int send_image(void *user, const wire_snapshot_t *m)
+{
+    return report_send(user, m, sizeof *m);
+}
+
+/* 1 when done() holds, 0 when it does not within the given time; messages are handled meanwhile and
+ * the board shows progress, so that the other ranks' patience does not end. */
+static int wait_until(trainer_t *t, double seconds, int (*done)(const snapshot_t *s))
+{
+    uint64_t since = clock_ns();
+    for (uint64_t looks = 0;; looks++) {
+        const struct timespec pause = {.tv_nsec = 5000000};
+        int rc = t->poll(t);
+        if (rc < 0)
+            return rc;
+        if (done(t->snapshot))
+            return 1;
+        if ((double)(clock_ns() - since) / 1e9 > seconds)
+            return 0;
+        board_progress(t->w->page, looks, 0);
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int write_files(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
+{
+    char *args = malloc(OPTIONS_YAML_BYTES);
+    if (!args)
+        return err_set(ERR_ENV, "out of memory for the run's options");
+    int rc = options_dump_yaml(t->o, args, OPTIONS_YAML_BYTES);
+    if (rc >= 0)
+        rc = copy_out(t, r);
+    if (rc >= 0)
+        rc = snapshot_begin(t->snapshot, p->epoch);
+    if (rc == 0)
+        rc = put_weights(t, p, r, args);
+    if (rc == 0)
+        rc = put_state(t, p, r);
+    if (rc == 0)
+        rc = snapshot_commit(t->snapshot, send_image, t);
+    free(args);
+    return rc;
+}
+
+static int take_on_rank0(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
+{
+    double patience = p->must ? t->o->stop_deadline : CHECKPOINT_PATIENCE_S;
+    int rc = wait_until(t, patience, snapshot_has_room);
+    if (rc < 0)
+        return rc;
+    if (rc == 0 && p->must)
+        return err_set(
+            ERR_FAILED,
+            "the last checkpoint could not be written: the scribe has not finished the two "
+            "before it within %.0f s; the disk of the run directory does not keep up",
+            patience);
+    if (rc == 0) {
+        log_line(LOG_WARN,
+                 "no checkpoint of epoch %u%s: the scribe is still writing the two before it; the "
+                 "disk of the run directory does not keep up",
+                 p->epoch + 1, p->is_best ? " although it is the best so far" : "");
+        return 0;
+    }
+    return write_files(t, p, r);
+}
+
+int checkpoint_take(trainer_t *t, const checkpoint_point_t *p)
+{
+    regions_t r;
+    memset(&r, 0, sizeof r);
+    board_set_phase(t->w->page, BOARD_CHECKPOINT);
+    int rc = gather_pending(t, p, &r);
+    if (rc == 0)
+        rc = gather_buffers(t, &r.rank_buffers);
+    if (rc == 0 && t->rank == 0 && t->snapshot)
+        rc = take_on_rank0(t, p, &r);
+    free(r.rank_buffers);
+    free(r.block);
+    return rc < 0 ? err_add(rc, "checkpoint of epoch %u", p->epoch + 1) : 0;
+}
+
+static int all_answered(const snapshot_t *s)
+{
+    return snapshot_pending(s) == 0;
+}
+
+int checkpoint_settle(trainer_t *t)
+{
+    if (!t->snapshot)
+        return 0;
+    board_set_phase(t->w->page, BOARD_CHECKPOINT);
+    int rc = wait_until(t, t->o->stop_deadline, all_answered);
+    if (rc < 0)
+        return rc;
+    if (rc == 0)
+        return err_set(
+            ERR_FAILED,
+            "%u files of the last checkpoint were not written within %.0f s: the disk of "
+            "the run directory does not answer",
+            snapshot_pending(t->snapshot), t->o->stop_deadline);
+    const char *failure = snapshot_failure(t->snapshot);
+    return failure ? err_set(ERR_FAILED, "%s", failure) : 0;
+}

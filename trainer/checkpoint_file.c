@@ -1,0 +1,381 @@
+/* The pure half of checkpoint.h: file images from host memory, and back. */
+#include "trainer/checkpoint.h"
+
+#include "control/json.h"
+#include "control/wire.h"
+#include "shm/err.h"
+#include "trainer/weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- metadata values ---- */
+
+static int put_uint(safetensors_writer_t *w, const char *key, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return safetensors_writer_metadata(w, key, text);
+}
+
+static int put_int(safetensors_writer_t *w, const char *key, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    return safetensors_writer_metadata(w, key, text);
+}
+
+/* 17 digits read back to the same double. */
+static int put_double(safetensors_writer_t *w, const char *key, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", value);
+    return safetensors_writer_metadata(w, key, text);
+}
+
+static int get_text(const safetensors_t *f, const char *origin, const char *key, const char **text)
+{
+    *text = safetensors_metadata(f, key);
+    return *text ? 0
+                 : err_set(ERR_CONFIG, "%s has no \"%s\": it is not a state file of sluice", origin,
+                           key);
+}
+
+static int get_int(const safetensors_t *f, const char *origin, const char *key, int64_t *value)
+{
+    const char *text;
+    char *end;
+    int rc = get_text(f, origin, key, &text);
+    if (rc < 0)
+        return rc;
+    *value = strtoll(text, &end, 10);
+    return *end || end == text
+               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
+               : 0;
+}
+
+static int get_uint(const safetensors_t *f, const char *origin, const char *key, uint64_t *value)
+{
+    const char *text;
+    char *end;
+    int rc = get_text(f, origin, key, &text);
+    if (rc < 0)
+        return rc;
+    *value = strtoull(text, &end, 10);
+    return *end || end == text
+               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
+               : 0;
+}
+
+static int get_double(const safetensors_t *f, const char *origin, const char *key, double *value)
+{
+    const char *text;
+    char *end;
+    int rc = get_text(f, origin, key, &text);
+    if (rc < 0)
+        return rc;
+    *value = strtod(text, &end);
+    return *end || end == text
+               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
+               : 0;
+}
+
+/* ---- the state file ---- */
+
+static uint64_t layout_hash(const graph_t *g)
+{
+    const graph_sizes_t *sizes = graph_sizes(g);
+    uint64_t h = wire_mix(wire_mix(0, sizes->weights), sizes->buffers);
+    for (int32_t i = 0; i < graph_params(g); i++) {
+        const graph_param_t *p = graph_param(g, i);
+        h = wire_mix(h, wire_checksum(p->name, strlen(p->name)));
+        for (int32_t d = 0; d < p->ndim; d++)
+            h = wire_mix(h, (uint64_t)p->shape[d]);
+        h = wire_mix(wire_mix(wire_mix(h, (uint64_t)p->place), (uint64_t)p->layout), p->first);
+    }
+    return h;
+}
+
+static int put_region(safetensors_writer_t *w, const char *name, const void *data, uint64_t count)
+{
+    int64_t shape[1] = {(int64_t)count};
+    return data ? safetensors_writer_add(w, name, "F32", shape, 1, data, count * sizeof(float)) : 0;
+}
+
+static int put_regions(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *w)
+{
+    const graph_sizes_t *sizes = graph_sizes(g);
+    int64_t shape[2] = {s->ranks, (int64_t)sizes->buffers};
+    int rc = put_region(w, "weights", s->weights, sizes->weights);
+    if (rc == 0)
+        rc = put_region(w, "momentum", s->m, sizes->weights);
+    if (rc == 0)
+        rc = put_region(w, "variance", s->v, sizes->weights);
+    if (rc == 0)
+        rc = put_region(w, "ema.weights", s->ema_weights, sizes->weights);
+    if (rc == 0)
+        rc = put_region(w, "ema.buffers", s->ema_buffers, sizes->buffers);
+    if (rc == 0 && s->pending > 0)
+        rc = put_region(w, "gradients", s->grads, sizes->weights);
+    if (rc == 0)
+        rc = safetensors_writer_add(w, "buffers", "F32", shape, 2, s->rank_buffers,
+                                    s->ranks * sizes->buffers * sizeof(float));
+    return rc;
+}
+
+int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *out)
+{
+    const trainer_progress_t *p = &s->progress;
+    int rc = safetensors_writer_metadata(out, "kind", "sluice state 1");
+    if (rc == 0)
+        rc = safetensors_writer_metadata(out, "model", graph_name(g));
+    if (rc == 0)
+        rc = safetensors_writer_metadata(out, "optimizer", s->sgd ? "SGD" : "AdamW");
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"nc", (uint64_t)graph_classes(g)},
+        {"layout", layout_hash(g)},
+        {"epoch", s->epoch},
+        {"finished", s->finished},
+        {"ranks", s->ranks},
+        {"batch", s->batch},
+        {"seed", s->seed},
+        {"list_digest", s->list_digest},
+        {"pending", s->pending},
+        {"accumulate", p->point.accumulate},
+        {"updates", p->updates},
+        {"opt_steps", p->opt_steps},
+        {"batches", p->batches},
+    };
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
+        rc = put_uint(out, numbers[i].key, numbers[i].value);
+    if (rc == 0)
+        rc = put_double(out, "best_fitness", p->best_fitness);
+    if (rc == 0)
+        rc = put_int(out, "best_epoch", p->best_epoch);
+    if (rc == 0)
+        rc = put_double(out, "early_stop_best", p->early.best);
+    if (rc == 0)
+        rc = put_int(out, "early_stop_epoch", p->early.best_epoch);
+    if (rc == 0)
+        rc = put_double(out, "seconds", p->seconds);
+    return rc < 0 ? rc : put_regions(g, s, out);
+}
+
+static int check_model(const graph_t *g, const safetensors_t *f, const char *origin)
+{
+    const char *model;
+    uint64_t nc, layout;
+    int rc = get_text(f, origin, "model", &model);
+    if (rc < 0)
+        return rc;
+    if (strcmp(model, graph_name(g)) != 0)
+        return err_set(ERR_CONFIG, "%s is of model %s, this run has model %s: resume with model=%s",
+                       origin, model, graph_name(g), model);
+    if ((rc = get_uint(f, origin, "nc", &nc)) < 0)
+        return rc;
+    if (nc != (uint64_t)graph_classes(g))
+        return err_set(ERR_CONFIG,
+                       "%s is of %" PRIu64
+                       " classes, the data set has %d: resume with the data set "
+                       "that the run began with, or start a new run from weights/last.safetensors",
+                       origin, nc, graph_classes(g));
+    if ((rc = get_uint(f, origin, "layout", &layout)) < 0)
+        return rc;
+    if (layout != layout_hash(g))
+        return err_set(ERR_CONFIG,
+                       "%s was written by a build that lays %s out differently: resume with that "
+                       "build, or start a new run from weights/last.safetensors",
+                       origin, model);
+    return 0;
+}
+
+static int check_run(const checkpoint_state_t *s, const char *origin, const char *optimizer,
+                     const checkpoint_expect_t *e)
+{
+    if (s->list_digest != e->list_digest)
+        return err_set(ERR_CONFIG,
+                       "%s was trained on sample list %016" PRIx64
+                       ", the data set now has %016" PRIx64
+                       ": images or labels have changed; put them back, or start a new run from "
+                       "weights/last.safetensors",
+                       origin, s->list_digest, e->list_digest);
+    if (s->seed != e->seed)
+        return err_set(ERR_CONFIG,
+                       "%s was trained with seed=%" PRIu64 ", not %" PRIu64
+                       ": resume with that seed",
+                       origin, s->seed, e->seed);
+    if (s->sgd != e->sgd)
+        return err_set(ERR_CONFIG,
+                       "%s was trained with optimizer=%s, this run chose %s: resume with "
+                       "optimizer=%s and its lr0",
+                       origin, optimizer, e->sgd ? "SGD" : "AdamW", optimizer);
+    if (s->finished || s->epoch >= e->epochs)
+        return err_set(ERR_CONFIG,
+                       "%s is of a finished run (%u epochs done): nothing to resume; to train on, "
+                       "start a new run from weights/last.safetensors",
+                       origin, s->epoch);
+    if (s->epoch != e->first_epoch)
+        return err_set(ERR_FAILED, "%s goes on with epoch %u, the run was planned from epoch %u",
+                       origin, s->epoch + 1, e->first_epoch + 1);
+    return 0;
+}
+
+static int read_numbers(const safetensors_t *f, const char *origin, checkpoint_state_t *s)
+{
+    trainer_progress_t *p = &s->progress;
+    uint64_t epoch = 0, finished = 0, ranks = 0, batch = 0, pending = 0, accumulate = 0;
+    const struct {
+        const char *key;
+        uint64_t *value;
+    } numbers[] = {
+        {"epoch", &epoch},        {"finished", &finished},
+        {"ranks", &ranks},        {"batch", &batch},
+        {"seed", &s->seed},       {"list_digest", &s->list_digest},
+        {"pending", &pending},    {"accumulate", &accumulate},
+        {"updates", &p->updates}, {"opt_steps", &p->opt_steps},
+        {"batches", &p->batches},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
+        rc = get_uint(f, origin, numbers[i].key, numbers[i].value);
+    if (rc == 0 && (epoch > UINT32_MAX || ranks < 1 || ranks > WIRE_RANKS || batch > UINT32_MAX ||
+                    pending > UINT32_MAX || accumulate < 1 || accumulate > UINT32_MAX))
+        rc = err_set(ERR_CONFIG, "%s has impossible numbers in its metadata: the file is damaged",
+                     origin);
+    s->epoch = (uint32_t)epoch;
+    s->finished = finished != 0;
+    s->ranks = (uint32_t)ranks;
+    s->batch = (uint32_t)batch;
+    s->pending = (uint32_t)pending;
+    p->point.accumulate = (uint32_t)accumulate;
+    int64_t best = -1, stop = 0;
+    if (rc == 0)
+        rc = get_double(f, origin, "best_fitness", &p->best_fitness);
+    if (rc == 0)
+        rc = get_int(f, origin, "best_epoch", &best);
+    if (rc == 0)
+        rc = get_double(f, origin, "early_stop_best", &p->early.best);
+    if (rc == 0)
+        rc = get_int(f, origin, "early_stop_epoch", &stop);
+    if (rc == 0)
+        rc = get_double(f, origin, "seconds", &p->seconds);
+    p->best_epoch = (int32_t)best;
+    p->early.best_epoch = (int32_t)stop;
+    return rc;
+}
+
+static int get_region(const safetensors_t *f, const char *origin, const char *name, uint64_t count,
+                      const void **data)
+{
+    const safetensors_entry_t *e = safetensors_find(f, name);
+    if (!e || strcmp(e->dtype, "F32") != 0 || e->bytes != count * sizeof(float))
+        return err_set(ERR_CONFIG, "%s: \"%s\" is %s: the file is damaged", origin, name,
+                       e ? "of the wrong size" : "missing");
+    *data = e->data;
+    return 0;
+}
+
+static int read_regions(const graph_t *g, const safetensors_t *f, const char *origin,
+                        checkpoint_state_t *s)
+{
+    const graph_sizes_t *sizes = graph_sizes(g);
+    int rc = get_region(f, origin, "weights", sizes->weights, &s->weights);
+    if (rc == 0)
+        rc = get_region(f, origin, "momentum", sizes->weights, &s->m);
+    if (rc == 0 && !s->sgd)
+        rc = get_region(f, origin, "variance", sizes->weights, &s->v);
+    if (rc == 0)
+        rc = get_region(f, origin, "ema.weights", sizes->weights, &s->ema_weights);
+    if (rc == 0)
+        rc = get_region(f, origin, "ema.buffers", sizes->buffers, &s->ema_buffers);
+    if (rc == 0 && s->pending > 0)
+        rc = get_region(f, origin, "gradients", sizes->weights, &s->grads);
+    if (rc == 0)
+        rc = get_region(f, origin, "buffers", s->ranks * sizes->buffers, &s->rank_buffers);
+    return rc;
+}
+
+int checkpoint_state_read(const graph_t *g, const safetensors_t *file, const char *origin,
+                          const checkpoint_expect_t *expect, checkpoint_state_t *s)
+{
+    const char *optimizer = "";
+    memset(s, 0, sizeof *s);
+    int rc = check_model(g, file, origin);
+    if (rc == 0)
+        rc = get_text(file, origin, "optimizer", &optimizer);
+    if (rc == 0)
+        rc = read_numbers(file, origin, s);
+    if (rc < 0)
+        return rc;
+    s->sgd = strcmp(optimizer, "SGD") == 0;
+    s->progress.early.patience = expect->patience;
+    rc = check_run(s, origin, optimizer, expect);
+    return rc < 0 ? rc : read_regions(g, file, origin, s);
+}
+
+/* ---- weights files ---- */
+
+/* {"0": "scratch", ...} */
+static int put_names(const catalog_t *catalog, safetensors_writer_t *w)
+{
+    uint32_t n = catalog ? catalog_classes(catalog) : 0;
+    size_t room = 64;
+    for (uint32_t i = 0; i < n; i++)
+        room += 6 * strlen(catalog_class_name(catalog, i)) + 32;
+    char *text = malloc(room), key[16];
+    if (!text)
+        return err_set(ERR_ENV, "out of memory for %u class names", n);
+    json_t j;
+    json_begin(&j, text, room);
+    json_object_begin(&j);
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "%u", i);
+        json_key_string(&j, key, catalog_class_name(catalog, i));
+    }
+    json_object_end(&j);
+    int rc = json_finish(&j);
+    if (rc >= 0)
+        rc = safetensors_writer_metadata(w, "names", text);
+    free(text);
+    return rc;
+}
+
+int checkpoint_weights_image(const graph_t *g, const float *ema_weights, const float *ema_buffers,
+                             uint64_t batches, uint32_t epoch, const int32_t stride[K_LEVELS],
+                             const catalog_t *catalog, const char *args, safetensors_writer_t *out)
+{
+    char strides[64];
+    snprintf(strides, sizeof strides, "[%d, %d, %d]", stride[0], stride[1], stride[2]);
+    int rc = safetensors_writer_metadata(out, "model", graph_name(g));
+    if (rc == 0)
+        rc = safetensors_writer_metadata(out, "task", "detect");
+    if (rc == 0)
+        rc = put_int(out, "nc", graph_classes(g));
+    if (rc == 0)
+        rc = put_uint(out, "epoch", epoch);
+    if (rc == 0)
+        rc = safetensors_writer_metadata(out, "strides", strides);
+    if (rc == 0)
+        rc = safetensors_writer_metadata(out, "args", args);
+    if (rc == 0)
+        rc = put_names(catalog, out);
+    if (rc == 0)
+        rc = weights_store(g, ema_weights, ema_buffers, (int64_t)batches, "", out);
+    return rc;
+}
+
+uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, size_t names_bytes)
+{
+    const graph_sizes_t *s = graph_sizes(g);
+    /* A header entry: name, dtype, shape, offsets. JSON writes a byte with at most six. */
+    uint64_t header = (uint64_t)graph_params(g) * (sizeof(graph_param_t) + 192) +
+                      6 * (args_bytes + names_bytes) + 65536;
+    uint64_t weights = (s->weights + s->buffers) * sizeof(float) + header;
+    uint64_t state = (5 * s->weights + (ranks + 1) * s->buffers) * sizeof(float) + 65536;
+    return weights + state;
+}

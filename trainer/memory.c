@@ -1,0 +1,196 @@
+#include "trainer/memory.h"
+
+#include "shm/arena.h"
+#include "shm/err.h"
+#include "trainer/head.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A batch's shape, seen once however many batches have it. */
+typedef struct {
+    int32_t n, h, w;
+} shape_t;
+typedef struct {
+    shape_t *at;
+    uint32_t count, room;
+} shapes_t;
+
+static int shapes_add(shapes_t *s, int32_t n, int32_t h, int32_t w)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->at[i].n == n && s->at[i].h == h && s->at[i].w == w)
+            return 0;
+    if (s->count == s->room) {
+        uint32_t room = s->room ? 2 * s->room : 64;
+        shape_t *grown = realloc(s->at, room * sizeof *grown);
+        if (!grown)
+            return err_set(ERR_ENV, "out of memory for %u validation shapes", room);
+        s->at = grown;
+        s->room = room;
+    }
+    s->at[s->count++] = (shape_t){n, h, w};
+    return 0;
+}
+
+static int validation_shapes(const memory_request_t *r, shapes_t *s)
+{
+    plan_batch_t b = {.phase = PLAN_VAL, .steps = plan_val_steps(r->plan)};
+    for (b.step = 0; r->catalog && b.step < b.steps; b.step++) {
+        uint32_t n = plan_cells(r->plan, &b, r->rank), h, w;
+        if (n == 0)
+            continue;
+        catalog_val_shape(r->catalog, (uint32_t)plan_position(r->plan, &b, r->rank, 0), n,
+                          r->plan->imgsz, &h, &w);
+        int rc = shapes_add(s, (int32_t)n, (int32_t)h, (int32_t)w);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void raise_to(uint64_t *most, uint64_t value)
+{
+    if (value > *most)
+        *most = value;
+}
+
+/* Raises the map's sizes to what this shape needs in this mode. */
+static int include_shape(graph_t *g, k_dev_t *dev, const memory_request_t *r, graph_mode_t mode,
+                         const shape_t *s, memory_map_t *m)
+{
+    graph_plan_t plan;
+    int rc = graph_plan(g, dev, mode, s->n, s->h, s->w, 0, &plan);
+    if (rc < 0)
+        return err_add(rc, "planning %d images of %d x %d", s->n, s->h, s->w);
+    int32_t nc = graph_classes(g);
+    k_detect_loss_t loss;
+    head_loss(&plan, r->options, nc, m->max_gt, m, &loss);
+    raise_to(&m->work_bytes, dev->ops->detect_loss_work(dev, &loss));
+    if (mode == GRAPH_INFER) {
+        k_nms_t nms;
+        head_nms(&plan, r->options, nc, m, &nms);
+        raise_to(&m->work_bytes, dev->ops->nms_work(dev, &nms));
+    }
+    raise_to(&m->activation_bytes, plan.activation_bytes);
+    raise_to(&m->u8_bytes, (uint64_t)s->n * (uint64_t)s->h * (uint64_t)s->w * 3);
+    if (s->n > m->cells)
+        m->cells = s->n;
+    return 0;
+}
+
+/* The next place for `bytes`. */
+static k_at take(memory_map_t *m, uint64_t bytes)
+{
+    k_at at = m->total;
+    m->total += (bytes + K_ALIGN - 1) / K_ALIGN * K_ALIGN;
+    return at;
+}
+
+static void give_places(const graph_sizes_t *sizes, int sgd, memory_map_t *m)
+{
+    uint64_t cells = (uint64_t)m->cells;
+    m->weight_bytes = sizes->weights * sizeof(float);
+    m->buffer_bytes = sizes->buffers * sizeof(float);
+    m->total = 0;
+    m->train.weights = take(m, m->weight_bytes);
+    m->train.buffers = take(m, m->buffer_bytes);
+    /* Extra values lie directly behind the gradients (groups are padded to K_ALIGN): one
+     * all-reduce. */
+    m->train.grads = take(m, m->weight_bytes + MEMORY_EXTRA * sizeof(float));
+    m->extra = m->train.grads + m->weight_bytes;
+    m->m = take(m, m->weight_bytes);
+    m->v = sgd ? K_NONE : take(m, m->weight_bytes);
+    m->ema.weights = take(m, m->weight_bytes);
+    m->ema.buffers = take(m, m->buffer_bytes);
+    m->ema.grads = K_NONE;
+    m->state_bytes = m->total;
+    m->hyper = take(m, sizeof(k_hyper_t));
+    m->norm = take(m, sizeof(float));
+    m->items = take(m, 4 * sizeof(float));
+    m->gt_bytes = cells * (uint64_t)m->max_gt * sizeof(k_gt_t);
+    m->gt = take(m, m->gt_bytes);
+    m->gt_count = take(m, cells * sizeof(int32_t));
+    m->dets = take(m, cells * (uint64_t)m->max_det * sizeof(k_det_t));
+    m->det_count = take(m, cells * sizeof(int32_t));
+    m->u8 = take(m, m->u8_bytes);
+    m->work = take(m, m->work_bytes);
+    m->activation = take(m, m->activation_bytes);
+}
+
+int memory_plan(graph_t *g, k_dev_t *dev, const memory_request_t *r, memory_map_t *m)
+{
+    shapes_t shapes = {0};
+    memset(m, 0, sizeof *m);
+    m->max_gt = (int32_t)r->label_cap;
+    m->max_det = r->options->max_det;
+    int32_t size = (int32_t)r->plan->imgsz;
+    shape_t train = {(int32_t)(r->plan->batch / r->plan->ranks), size, size};
+    int rc = include_shape(g, dev, r, GRAPH_TRAIN, &train, m);
+    if (rc == 0 && r->plan->n_val > 0)
+        rc = validation_shapes(r, &shapes);
+    for (uint32_t i = 0; rc == 0 && i < shapes.count; i++)
+        rc = include_shape(g, dev, r, GRAPH_INFER, &shapes.at[i], m);
+    free(shapes.at);
+    if (rc < 0)
+        return rc;
+    give_places(graph_sizes(g), r->sgd, m);
+    return 0;
+}
+
+static double mb(uint64_t bytes)
+{
+    return (double)bytes / 1e6;
+}
+
+/* What the ranks that share this device's memory may use together. */
+static int available(k_dev_t *dev, int is_cpu, uint64_t *bytes, char *source, size_t source_bytes)
+{
+    if (!is_cpu) {
+        uint64_t total;
+        if (dev->ops->memory(dev, bytes, &total) < 0)
+            return err_set(ERR_ENV, "device memory: %s", dev->ops->error(dev));
+        snprintf(source, source_bytes, "free memory of the %s device", dev->ops->name);
+        return 0;
+    }
+    arena_budget_t budget;
+    int rc = arena_budget("", &budget);
+    if (rc < 0)
+        return rc;
+    *bytes = budget.available;
+    snprintf(source, source_bytes, "%s", budget.source);
+    return 0;
+}
+
+int memory_reserve(const memory_map_t *m, k_dev_t *dev, collective_t *c, const memory_request_t *r,
+                   const char *model, uint64_t host_bytes)
+{
+    int is_cpu = strcmp(dev->ops->name, "cpu") == 0;
+    uint64_t own = m->total + (is_cpu ? host_bytes : 0), bound = 0;
+    double need = (double)own;
+    char source[300];
+    /* CPU ranks draw on the same memory, and none has taken any yet: they are compared together. */
+    int rc = is_cpu ? collective_sum(c, &need, 1) : 0;
+    if (rc == 0)
+        rc = available(dev, is_cpu, &bound, source, sizeof source);
+    if (rc < 0)
+        return rc;
+    if (need > (double)bound)
+        return err_set(
+            ERR_ENV,
+            "rank %u: %s with batch=%u imgsz=%u needs %.0f MB%s (%.0f MB of weights and "
+            "optimiser, %.0f MB of activations), %.0f MB may be used (%s): lower batch or "
+            "imgsz, or choose a smaller model",
+            r->rank, model, r->plan->batch, r->plan->imgsz, need / 1e6,
+            is_cpu && r->plan->ranks > 1 ? " on all ranks together" : "", mb(m->state_bytes),
+            mb(m->activation_bytes), mb(bound), source);
+    /* Nobody reserves before all have compared. */
+    rc = collective_barrier(c);
+    if (rc < 0)
+        return rc;
+    if (dev->ops->reserve(dev, m->total) < 0)
+        return err_set(ERR_ENV, "rank %u: reserving %.0f MB: %s", r->rank, mb(m->total),
+                       dev->ops->error(dev));
+    return 0;
+}

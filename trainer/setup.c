@@ -1,0 +1,229 @@
+#include "trainer/setup.h"
+
+#include "control/log.h"
+#include "shm/err.h"
+#include "trainer/checkpoint.h"
+#include "trainer/head.h"
+#include "trainer/step.h"
+#include "trainer/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Files that the model is made from; NULL where it starts from nothing. */
+typedef struct {
+    safetensors_t *weights, *state;
+    char origin[OPTIONS_PATH_BYTES + 64]; /* of the file, for sentences */
+} sources_t;
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static int open_device(trainer_t *t)
+{
+    char why[512] = "";
+    const k_open_t args = {.ordinal = t->w->welcome.device < 0 ? 0 : t->w->welcome.device,
+                           .threads = (int)t->w->welcome.threads,
+                           .deterministic = t->o->deterministic};
+    const k_ops_t *ops = NULL;
+    if (t->w->welcome.device == DEVICE_CPU)
+        ops = k_cpu_ops();
+#ifdef SLUICE_CUDA
+    else
+        ops = k_cuda_ops();
+#endif
+    if (!ops)
+        return err_set(ERR_ENV,
+                       "rank %u: device %d is a GPU, but this build has no CUDA: use "
+                       "device=cpu, or build where nvcc is installed",
+                       t->rank, t->w->welcome.device);
+    if (ops->open(&args, &t->dev, why, sizeof why) < 0)
+        return err_set(ERR_ENV, "rank %u: %s", t->rank, why);
+    if (why[0])
+        log_line(LOG_WARN, "%s", why);
+    t->ops = ops;
+    return 0;
+}
+
+/* A run directory stands for the state file in it. */
+static void state_path(const char *resume, char *path, size_t bytes)
+{
+    struct stat st;
+    int is_dir = stat(resume, &st) == 0 && S_ISDIR(st.st_mode);
+    snprintf(path, bytes, "%s%s", resume, is_dir ? "/weights/last.state.safetensors" : "");
+}
+
+static int open_sources(const options_t *o, sources_t *s)
+{
+    memset(s, 0, sizeof *s);
+    if (o->resume[0]) {
+        state_path(o->resume, s->origin, sizeof s->origin);
+        int rc = safetensors_load_file(s->origin, &s->state);
+        return rc < 0 ? err_add(rc, "resume") : 0;
+    }
+    if (ends_with(o->model, ".pt"))
+        return err_set(ERR_CONFIG,
+                       "model=%s: a .pt file is read by `sluice import`, which comes in a later "
+                       "version; name a model (yolo11n) or a .safetensors file",
+                       o->model);
+    if (!ends_with(o->model, ".safetensors"))
+        return 0;
+    snprintf(s->origin, sizeof s->origin, "%s", o->model);
+    int rc = safetensors_load_file(o->model, &s->weights);
+    return rc < 0 ? err_add(rc, "model=%s", o->model) : 0;
+}
+
+static int build_model(trainer_t *t, const sources_t *s)
+{
+    const safetensors_t *file = s->state ? s->state : s->weights;
+    const char *name = file ? safetensors_metadata(file, "model") : t->o->model;
+    int32_t nc = t->o->single_cls ? 1 : (int32_t)catalog_classes(t->w->catalog);
+    if (!name)
+        return err_set(ERR_CONFIG,
+                       "%s does not say which model it is of (no metadata \"model\"): only "
+                       "files written by sluice can be used as a model",
+                       s->origin);
+    int rc = graph_build(name, nc, &t->graph);
+    if (rc < 0)
+        return rc;
+    t->sizes = graph_sizes(t->graph);
+    return 0;
+}
+
+/* Rank 0's memory beside the arena: two slots, and the copies that a snapshot is made from. */
+static uint64_t snapshot_slot(const trainer_t *t)
+{
+    size_t names = 0;
+    for (uint32_t c = 0; c < catalog_classes(t->w->catalog); c++)
+        names += strlen(catalog_class_name(t->w->catalog, c)) + 16;
+    return checkpoint_bytes(t->graph, t->ranks, OPTIONS_YAML_BYTES, names);
+}
+
+static int plan_memory(trainer_t *t)
+{
+    const memory_request_t request = {
+        .plan = t->plan,
+        .options = t->o,
+        .catalog = t->w->catalog,
+        .rank = t->rank,
+        .label_cap = ring_get_config(t->w->rings[t->rank])->label_cap,
+        .sgd = t->schedule.optimizer == OPT_OPTIM_SGD,
+    };
+    int rc = memory_plan(t->graph, t->dev, &request, &t->mem);
+    if (rc < 0)
+        return rc;
+    rc = collective_open(t->w, t->w->welcome.collective_fd, t->rank, t->ranks,
+                         t->sizes->weights + MEMORY_EXTRA, &t->coll);
+    if (rc < 0)
+        return rc;
+    uint64_t slot = t->rank == 0 ? snapshot_slot(t) : 0;
+    uint64_t host = slot ? snapshot_bytes(slot) + 2 * slot : 0;
+    rc = memory_reserve(&t->mem, t->dev, t->coll, &request, graph_name(t->graph), host);
+    if (rc == 0 && t->rank == 0 && t->w->welcome.snapshot_fd >= 0)
+        rc = snapshot_open(t->w->welcome.snapshot_fd, slot, &t->snapshot);
+    if (rc < 0)
+        return rc;
+    atomic_store_explicit(&t->w->page->memory_bytes, t->mem.total, memory_order_relaxed);
+    int32_t size = (int32_t)t->plan->imgsz;
+    rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->plan->ranks), size,
+                    size, t->mem.activation, &t->train_plan);
+    if (rc == 0)
+        rc = trainer_host_alloc(t);
+    return rc;
+}
+
+/* New weights, those of a file over them, and their EMA (facts/yolo.md 1.3, 8.4). */
+static int fresh_weights(trainer_t *t, const sources_t *s)
+{
+    const memory_map_t *m = &t->mem;
+    float *weights = calloc(t->sizes->weights, sizeof *weights);
+    float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
+    int rc = 0;
+    if (!weights || !buffers) {
+        rc = err_set(ERR_ENV, "rank %u: out of memory for the weights", t->rank);
+        goto done;
+    }
+    weights_init(t->graph, t->plan->seed, weights, buffers);
+    if (s->weights && t->o->pretrained) {
+        int32_t moved = 0;
+        CHECK_GOTO(weights_load(t->graph, s->weights, "", weights, buffers, &moved), rc, done);
+        log_line(LOG_INFO, "transferred %d of %d tensors from %s", moved, graph_params(t->graph),
+                 s->origin);
+    }
+    CHECK_GOTO(trainer_upload(t, m->train.weights, weights, m->weight_bytes), rc, done);
+    CHECK_GOTO(trainer_upload(t, m->train.buffers, buffers, m->buffer_bytes), rc, done);
+    CHECK_GOTO(trainer_upload(t, m->ema.weights, weights, m->weight_bytes), rc, done);
+    CHECK_GOTO(trainer_upload(t, m->ema.buffers, buffers, m->buffer_bytes), rc, done);
+done:
+    free(weights);
+    free(buffers);
+    return rc;
+}
+
+static int resumed_weights(trainer_t *t, const sources_t *s)
+{
+    checkpoint_state_t state;
+    const checkpoint_expect_t expect = {
+        .seed = t->plan->seed,
+        .list_digest = catalog_digest(t->w->catalog),
+        .sgd = t->schedule.optimizer == OPT_OPTIM_SGD,
+        .epochs = t->plan->epochs,
+        .first_epoch = t->plan->first_epoch,
+        .patience = t->o->patience,
+    };
+    int rc = checkpoint_state_read(t->graph, s->state, s->origin, &expect, &state);
+    return rc < 0 ? rc : checkpoint_restore(t, &state);
+}
+
+static void say_start(const trainer_t *t)
+{
+    const memory_map_t *m = &t->mem;
+    log_line(LOG_INFO,
+             "%s, %d classes, %.2f M parameters, %s lr0=%g weight_decay=%g; memory %.0f MB: state "
+             "%.0f, activations %.0f, batch %.0f, loss and suppression %.0f",
+             graph_name(t->graph), graph_classes(t->graph), (double)t->sizes->parameters / 1e6,
+             t->schedule.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW", t->schedule.lr0,
+             t->schedule.weight_decay, (double)m->total / 1e6, (double)m->state_bytes / 1e6,
+             (double)m->activation_bytes / 1e6, (double)(m->u8_bytes + m->gt_bytes) / 1e6,
+             (double)m->work_bytes / 1e6);
+}
+
+int setup_open(trainer_t *t)
+{
+    sources_t s;
+    int rc;
+    t->o = &t->w->options;
+    t->plan = &t->w->plan;
+    t->rank = t->w->index;
+    t->ranks = t->w->plan.ranks;
+    board_set_phase(t->w->page, BOARD_BUILD);
+    CHECK_GOTO(open_sources(t->o, &s), rc, done);
+    CHECK_GOTO(open_device(t), rc, done);
+    CHECK_GOTO(build_model(t, &s), rc, done);
+    schedule_init(&t->schedule, t->o, t->plan->n_train, plan_train_steps(t->plan),
+                  (uint32_t)graph_classes(t->graph));
+    CHECK_GOTO(plan_memory(t), rc, done);
+    CHECK_GOTO(step_init(t), rc, done);
+    CHECK_GOTO(s.state ? resumed_weights(t, &s) : fresh_weights(t, &s), rc, done);
+    if (t->rank == 0)
+        say_start(t);
+done:
+    safetensors_free(&s.state);
+    safetensors_free(&s.weights);
+    return rc;
+}
+
+void setup_close(trainer_t *t)
+{
+    snapshot_close(&t->snapshot);
+    trainer_host_free(t);
+    collective_close(&t->coll);
+    graph_free(&t->graph);
+    if (t->dev)
+        t->ops->close(&t->dev);
+}

@@ -1,0 +1,23 @@
+/* One training step: batch, forward, loss, backward, and when enough is accumulated the sum over
+ * ranks, clip, optimiser and EMA (facts/yolo.md 3.2, 4.4 to 4.6).
+ */
+#ifndef SLUICE_TRAINER_STEP_H
+#define SLUICE_TRAINER_STEP_H
+
+#include "trainer/trainer.h"
+
+/* Optimiser from the schedule, zero gradients and momenta, flags: once, before the first step.
+ * Weights and buffers (and with a resume momenta and EMA) are uploaded afterwards. */
+int step_init(trainer_t *t);
+/* Runs batch t->seq, which is b. *stop is 1 when all ranks have agreed to stop after this step.
+ * ERR_FAILED names rank, epoch, step and samples when the loss is not finite. */
+int step_train(trainer_t *t, const plan_batch_t *b, int *stop);
+
+/* The parts, for tests: forward, loss and backward of t->batch (on the device already); gradients
+ * add. items: box, cls, dfl as weighted in facts/yolo.md 3.2, downloaded by step_items. */
+int step_compute(trainer_t *t);
+int step_items(trainer_t *t, float items[4]);
+/* Sum over ranks, clip, update, EMA, with the learning rates of t->progress.point. */
+int step_update(trainer_t *t, int *stop);
+
+#endif

@@ -1,0 +1,113 @@
+/* What one trainer process holds, for the files of trainer/ that make a run (run, batch, step,
+ * validate, checkpoint, report).
+ *
+ * One per process (two in tests that run two ranks in one process). Owner: its one thread. Whoever
+ * sets a part up also takes it down: run.c.
+ */
+#ifndef SLUICE_TRAINER_TRAINER_H
+#define SLUICE_TRAINER_TRAINER_H
+
+#include "control/options.h"
+#include "control/plan.h"
+#include "control/worker.h"
+#include "kernels/kernels.h"
+#include "trainer/ap.h"
+#include "trainer/collective.h"
+#include "trainer/graph.h"
+#include "trainer/memory.h"
+#include "trainer/schedule.h"
+#include "trainer/snapshot.h"
+
+/* What the optimiser has done, beside the arena's contents: with them, all of what a resume
+ * restores. */
+typedef struct {
+    uint64_t updates;   /* EMA updates (facts/yolo.md 4.6) */
+    uint64_t opt_steps; /* optimiser steps: AdamW's t */
+    uint64_t batches;   /* training forward passes of this rank: num_batches_tracked */
+    int64_t
+        last_opt_step; /* ni of the last one; starts at -1, straddles epochs (facts/yolo.md 4.5) */
+    schedule_point_t point; /* point.accumulate stays after warm-up */
+    early_stop_t early;
+    double best_fitness; /* rises on strict improvement only (facts/yolo.md 6.6) */
+    int32_t best_epoch;  /* -1: none yet */
+    double seconds;      /* of the run before this start */
+} trainer_progress_t;
+
+/* The present batch, on the host. */
+typedef struct {
+    int32_t n, h, w; /* n = 0: this rank has no images in this validation step */
+    int32_t
+        max_gt; /* rows an image has room for in gts and on the device: the batch's largest, >= 1 */
+    uint32_t labels;
+    k_gt_t *gts;       /* [n][max_gt], network pixels */
+    int32_t *counts;   /* [n] */
+    uint32_t *samples; /* [n] catalog indices, for error sentences */
+} batch_t;
+
+/* Running means over the epoch's steps so far. */
+typedef struct {
+    double mean[3]; /* box, cls, dfl */
+    uint32_t steps;
+} trainer_items_t;
+
+/* What the last progress message counted from. */
+typedef struct {
+    uint64_t since_ns, wait_ns, images;
+} trainer_report_t;
+
+/* A validation under way (validate.c). */
+typedef struct {
+    ap_row_t *rows;
+    uint64_t n_rows, room;
+    double *sums; /* [nc] ground truths a class, then box, cls, dfl, batches, images */
+    k_det_t *dets;
+    int32_t *counts;
+    int32_t n, h, w; /* of the present inference plan; n = 0: none */
+    graph_plan_t plan;
+} trainer_val_t;
+
+typedef struct trainer {
+    worker_t *w;
+    const options_t *o;
+    const plan_t *plan;
+    uint32_t rank, ranks;
+    /* Handles messages without waiting (run.c); tests have no coordinator and use their own. */
+    int (*poll)(struct trainer *t);
+
+    k_dev_t *dev;
+    const k_ops_t *ops; /* dev->ops */
+    graph_t *graph;
+    const graph_sizes_t *sizes;
+    memory_map_t mem;
+    graph_plan_t train_plan;
+    collective_t *coll;
+    schedule_t schedule;
+
+    trainer_progress_t progress;
+    uint64_t seq; /* batch number of this rank, from the start of the process */
+    batch_t batch;
+    trainer_items_t items;
+    trainer_report_t report;
+    trainer_val_t val;
+    snapshot_t *snapshot; /* rank 0; NULL elsewhere */
+
+    k_hyper_t hyper;   /* as uploaded; stays until the stream is drained */
+    float flag;        /* this rank's stop flag, as uploaded */
+    uint64_t start_ns; /* of the first step */
+    uint64_t longest_step_ns;
+} trainer_t;
+
+/* Host memory for one batch of the map's sizes. */
+int trainer_host_alloc(trainer_t *t);
+void trainer_host_free(trainer_t *t);
+/* Turns a device operation's failure into the error text: "rank 1: forward: ...". 0 passes. */
+int trainer_check(const trainer_t *t, int rc, const char *what);
+/* Waits until the stream is empty, handling messages meanwhile. */
+int trainer_drain(trainer_t *t, k_stream_t s);
+/* Copies and drains. */
+int trainer_upload(trainer_t *t, k_at dst, const void *host, uint64_t bytes);
+int trainer_download(trainer_t *t, void *host, k_at src, uint64_t bytes);
+/* 1 when the user asked for a stop (WIRE_STOP, Ctrl-C or `sluice stop`). */
+int trainer_wants_stop(const trainer_t *t);
+
+#endif

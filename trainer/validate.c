@@ -1,0 +1,204 @@
+#include "trainer/validate.h"
+
+#include "shm/err.h"
+#include "shm/futex.h"
+#include "trainer/batch.h"
+#include "trainer/head.h"
+#include "trainer/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Places in trainer_val_t.sums behind the ground truths of each class. */
+enum { SUM_BOX = 0, SUM_BATCHES = 3, SUM_IMAGES = 4, SUMS = 5 };
+
+static double *sums_behind(trainer_t *t)
+{
+    return t->val.sums + graph_classes(t->graph);
+}
+
+int validate_begin(trainer_t *t)
+{
+    board_set_phase(t->w->page, BOARD_VALIDATE);
+    t->val.n_rows = 0;
+    memset(t->val.sums, 0, ((size_t)graph_classes(t->graph) + SUMS) * sizeof *t->val.sums);
+    if (t->ranks == 1)
+        return 0;
+    uint64_t bytes = t->mem.buffer_bytes;
+    void *host = malloc(bytes);
+    if (!host)
+        return err_set(ERR_ENV, "rank %u: out of memory for BN statistics", t->rank);
+    int rc = t->rank == 0 ? trainer_download(t, host, t->mem.ema.buffers, bytes) : 0;
+    if (rc == 0)
+        rc = collective_broadcast(t->coll, host, bytes, 0);
+    if (rc == 0 && t->rank != 0)
+        rc = trainer_upload(t, t->mem.ema.buffers, host, bytes);
+    free(host);
+    return rc;
+}
+
+/* Shapes change from batch to batch; a plan is made only when one does. */
+static int plan_for(trainer_t *t)
+{
+    trainer_val_t *v = &t->val;
+    const batch_t *b = &t->batch;
+    if (v->n == b->n && v->h == b->h && v->w == b->w)
+        return 0;
+    int rc =
+        graph_plan(t->graph, t->dev, GRAPH_INFER, b->n, b->h, b->w, t->mem.activation, &v->plan);
+    if (rc == 0 && v->plan.activation_bytes > t->mem.activation_bytes)
+        rc = err_set(ERR_FAILED, "%d images of %dx%d need more memory than was planned", b->n, b->w,
+                     b->h);
+    v->n = rc == 0 ? b->n : 0;
+    v->h = b->h;
+    v->w = b->w;
+    return rc;
+}
+
+/* Forward, loss, suppression; items and detections come back to the host. */
+static int infer(trainer_t *t, float items[4])
+{
+    const k_ops_t *ops = t->ops;
+    trainer_val_t *v = &t->val;
+    int rc = plan_for(t);
+    if (rc == 0)
+        rc = trainer_check(t, ops->image(t->dev, t->mem.u8, &v->plan.input), "image");
+    if (rc == 0)
+        rc = graph_forward(t->graph, t->dev, GRAPH_INFER, &t->mem.ema);
+    if (rc < 0)
+        return rc;
+    k_detect_loss_t loss;
+    k_nms_t nms;
+    head_loss(&v->plan, t->o, graph_classes(t->graph), t->batch.max_gt, &t->mem, &loss);
+    head_nms(&v->plan, t->o, graph_classes(t->graph), &t->mem, &nms);
+    for (int i = 0; i < K_LEVELS; i++)
+        loss.dbox[i].at = loss.dcls[i].at = K_NONE;
+    if ((rc = trainer_check(t, ops->detect_loss(t->dev, &loss), "validation loss")) < 0)
+        return rc;
+    if ((rc = trainer_check(t, ops->nms(t->dev, &nms), "suppression")) < 0)
+        return rc;
+    size_t n = (size_t)t->batch.n, dets = n * (size_t)t->mem.max_det;
+    rc = trainer_download(t, items, t->mem.items, 4 * sizeof(float));
+    if (rc == 0)
+        rc = trainer_download(t, v->counts, t->mem.det_count, n * sizeof *v->counts);
+    if (rc == 0)
+        rc = trainer_download(t, v->dets, t->mem.dets, dets * sizeof *v->dets);
+    return rc;
+}
+
+static int rows_reserve(trainer_val_t *v, uint64_t more)
+{
+    if (v->n_rows + more <= v->room)
+        return 0;
+    uint64_t room = 2 * v->room > v->n_rows + more ? 2 * v->room : v->n_rows + more + 4096;
+    ap_row_t *grown = realloc(v->rows, room * sizeof *grown);
+    if (!grown)
+        return err_set(ERR_ENV, "validation: out of memory for %llu detections",
+                       (unsigned long long)room);
+    v->rows = grown;
+    v->room = room;
+    return 0;
+}
+
+static int match_image(trainer_t *t, int32_t i)
+{
+    trainer_val_t *v = &t->val;
+    const batch_t *b = &t->batch;
+    const k_gt_t *gts = b->gts + (size_t)i * (size_t)b->max_gt;
+    int32_t n = v->counts[i];
+    if (n < 0 || n > t->mem.max_det)
+        return err_set(ERR_FAILED, "suppression returned %d detections of at most %d", n,
+                       t->mem.max_det);
+    int rc = rows_reserve(v, (uint64_t)n);
+    if (rc == 0)
+        rc = ap_match(v->dets + (size_t)i * (size_t)t->mem.max_det, n, gts, b->counts[i],
+                      v->rows + v->n_rows);
+    if (rc < 0)
+        return rc;
+    v->n_rows += (uint64_t)n;
+    for (int32_t k = 0; k < b->counts[i]; k++)
+        v->sums[(int32_t)gts[k].cls] += 1;
+    return 0;
+}
+
+static int run_batch(trainer_t *t)
+{
+    float items[4];
+    int rc = infer(t, items);
+    for (int32_t i = 0; rc == 0 && i < t->batch.n; i++)
+        rc = match_image(t, i);
+    if (rc < 0)
+        return rc;
+    double *sums = sums_behind(t);
+    for (int i = 0; i < 3; i++)
+        sums[SUM_BOX + i] += items[i];
+    sums[SUM_BATCHES] += 1;
+    sums[SUM_IMAGES] += t->batch.n;
+    return 0;
+}
+
+int validate_batch(trainer_t *t, const plan_batch_t *b, int *stop)
+{
+    board_page_t *page = t->w->page;
+    double flag = 0;
+    int rc = batch_take(t, b);
+    board_set_phase(page, BOARD_VALIDATE);
+    board_progress(page, b->step, b->steps);
+    atomic_store_explicit(&page->step, b->step, memory_order_relaxed);
+    if (rc == 0 && t->batch.n > 0)
+        rc = run_batch(t);
+    if (rc < 0)
+        return err_add(rc, "validation after epoch %u, batch %u of %u", b->epoch + 1, b->step + 1,
+                       b->steps);
+    atomic_fetch_add_explicit(&page->images_done, (uint64_t)t->batch.n, memory_order_relaxed);
+    board_progress(page, b->step + 1, b->steps);
+    report_progress(t, b);
+    rc = t->poll(t);
+    flag = trainer_wants_stop(t);
+    if (rc == 0)
+        rc = collective_sum(t->coll, &flag, 1);
+    *stop = flag > 0;
+    return rc;
+}
+
+static int compute_on_rank0(trainer_t *t, const void *rows, uint64_t n_rows, ap_result_t *ap)
+{
+    int32_t nc = graph_classes(t->graph);
+    uint64_t *per_class = malloc((size_t)nc * sizeof *per_class), labels = 0;
+    if (!per_class)
+        return err_set(ERR_ENV, "validation: out of memory for %d classes", nc);
+    for (int32_t c = 0; c < nc; c++) {
+        per_class[c] = (uint64_t)t->val.sums[c];
+        labels += per_class[c];
+    }
+    int rc = ap_compute(rows, n_rows, per_class, nc, ap);
+    ap->labels = labels;
+    ap->images = (uint64_t)sums_behind(t)[SUM_IMAGES];
+    free(per_class);
+    return rc;
+}
+
+int validate_end(trainer_t *t, ap_result_t *ap, double val_items[3])
+{
+    void *all = NULL;
+    uint64_t bytes[WIRE_RANKS], total = 0;
+    memset(ap, 0, sizeof *ap);
+    int rc = collective_sum(t->coll, t->val.sums, (uint32_t)graph_classes(t->graph) + SUMS);
+    if (rc == 0)
+        rc = collective_gather(t->coll, t->val.rows, t->val.n_rows * sizeof(ap_row_t), &all, bytes);
+    if (rc < 0)
+        return err_add(rc, "rank %u: gathering the validation", t->rank);
+    /* facts/yolo.md 6.2 averages the ranks' sums and divides by a rank's batch count; the mean over
+     * all batches is the same number where all ranks have as many, and right where the last have
+     * none. */
+    const double *sums = sums_behind(t);
+    for (int i = 0; i < 3; i++)
+        val_items[i] = sums[SUM_BATCHES] > 0 ? sums[SUM_BOX + i] / sums[SUM_BATCHES] : 0;
+    if (t->rank == 0) {
+        for (uint32_t r = 0; r < t->ranks; r++)
+            total += bytes[r];
+        rc = compute_on_rank0(t, all, total / sizeof(ap_row_t), ap);
+    }
+    free(all);
+    return rc;
+}

@@ -1,0 +1,21 @@
+/* Validation with the EMA model, shared out over the ranks (facts/yolo.md 6).
+ *
+ * Each rank runs its own batches: forward, loss, suppression, matching. Rows are gathered on rank
+ * 0, which computes AP. Every rank validates the same model: rank 0's EMA statistics are sent to
+ * all first (facts/yolo.md 4.10).
+ */
+#ifndef SLUICE_TRAINER_VALIDATE_H
+#define SLUICE_TRAINER_VALIDATE_H
+
+#include "trainer/trainer.h"
+
+/* Before the first batch of a validation. Collective. */
+int validate_begin(trainer_t *t);
+/* Runs batch t->seq, which is b; a rank may have no images in it. *stop is 1 when all ranks have
+ * agreed to leave. Collective. */
+int validate_batch(trainer_t *t, const plan_batch_t *b, int *stop);
+/* After the last batch. ap is filled on rank 0 only, val_items (means over all ranks' batches) on
+ * all. Collective. */
+int validate_end(trainer_t *t, ap_result_t *ap, double val_items[3]);
+
+#endif
