@@ -51,7 +51,8 @@ uint64_t plan_batches(const plan_t *plan);
  * n_val. */
 uint64_t plan_position(const plan_t *plan, const plan_batch_t *batch, uint32_t rank, uint32_t cell);
 /* 1 while mosaic and mixup may be drawn in this epoch: not in the last close_mosaic ones. As in
- * facts/yolo.md 4.8, a close_mosaic of more epochs than there are never closes (options_check says so). */
+ * facts/yolo.md 4.8, a close_mosaic of more epochs than there are never closes (options_check says
+ * so). */
 int plan_mosaic(const plan_t *plan, uint32_t epoch);
 
 #endif

@@ -1,23 +1,25 @@
 /* Device operations: one header, two implementations (design 8).
  *
- * Everything the trainer computes goes through the operation table k_ops_t of a device. kernels/cpu is
- * plain C with BLAS for matrix products: the reference, and what runs without a GPU. kernels/cuda holds
- * the same operations. The trainer never sees a device pointer: data is named by its byte offset in the
- * device's one arena, whose places the planner (planner.h) gives out before the first step. No operation
- * allocates, and none reads back to the host except k_ops_t.download and event waits.
+ * Everything the trainer computes goes through the operation table k_ops_t of a device. kernels/cpu
+ * is plain C with BLAS for matrix products: the reference, and what runs without a GPU.
+ * kernels/cuda holds the same operations. The trainer never sees a device pointer: data is named by
+ * its byte offset in the device's one arena, whose places the planner (planner.h) gives out before
+ * the first step. No operation allocates, and none reads back to the host except k_ops_t.download
+ * and event waits.
  *
- * Layout: images are NHWC; the element (n, y, x, c) of a tensor is element ((n*h + y)*w + x)*ld + c behind
- * `at`. ld >= c lets a tensor be a channel slice of a wider one, which is how concat and split cost nothing.
- * Convolution weights are [out][kh][kw][in] (OHWI), depthwise weights [kh][kw][c].
+ * Layout: images are NHWC; the element (n, y, x, c) of a tensor is element ((n*h + y)*w + x)*ld + c
+ * behind `at`. ld >= c lets a tensor be a channel slice of a wider one, which is how concat and
+ * split cost nothing. Convolution weights are [out][kh][kw][in] (OHWI), depthwise weights
+ * [kh][kw][c].
  *
- * Accumulation: every argument called `acc` says whether the result overwrites (0) or adds to (1) the
- * destination. Weight gradients (dw, dbias, dgamma, dbeta) always add: micro-batches sum
+ * Accumulation: every argument called `acc` says whether the result overwrites (0) or adds to (1)
+ * the destination. Weight gradients (dw, dbias, dgamma, dbeta) always add: micro-batches sum
  * (facts/yolo.md 3.2); the optimiser zeroes them.
  *
- * Threads: a device belongs to one thread of the trainer. Operations are enqueued in order on the main
- * stream; on the CPU they are complete when they return. Results do not depend on timing: for a given
- * thread count they are the same to the bit.
- * Errors: 0 or negative; k_ops_t.error gives the sentence.
+ * Threads: a device belongs to one thread of the trainer. Operations are enqueued in order on the
+ * main stream; on the CPU they are complete when they return. Results do not depend on timing: for
+ * a given thread count they are the same to the bit. Errors: 0 or negative; k_ops_t.error gives the
+ * sentence.
  */
 #ifndef SLUICE_KERNELS_KERNELS_H
 #define SLUICE_KERNELS_KERNELS_H
@@ -58,8 +60,9 @@ typedef struct {
     int32_t c1, c2;
 } k_conv_t;
 
-/* Batch normalisation: eps 1e-3, momentum 0.03 (facts/yolo.md 1.2). All places hold c floats, except
- * stats and bwd_stats: 2 * c doubles that add over ranks (sync_bn) before bn_finish / bn_bwd_apply. */
+/* Batch normalisation: eps 1e-3, momentum 0.03 (facts/yolo.md 1.2). All places hold c floats,
+ * except stats and bwd_stats: 2 * c doubles that add over ranks (sync_bn) before bn_finish /
+ * bn_bwd_apply. */
 typedef struct {
     k_at gamma, beta;
     k_at running_mean, running_var;
@@ -72,8 +75,9 @@ typedef struct {
 
 /* What changes from step to step, in device memory so that a captured step can be replayed. */
 typedef struct {
-    float lr[3], weight_decay[3]; /* by parameter group: weights, norms, biases (facts/yolo.md 4.1) */
-    float momentum;               /* SGD; AdamW's beta1 */
+    float lr[3],
+        weight_decay[3]; /* by parameter group: weights, norms, biases (facts/yolo.md 4.1) */
+    float momentum;      /* SGD; AdamW's beta1 */
     float beta2, eps;
     float bias1, bias2; /* AdamW: 1 - beta^t */
     float max_norm;     /* clip of the global L2 norm: 10 (facts/yolo.md 4.5) */
@@ -90,7 +94,8 @@ typedef struct {
     float cls, x1, y1, x2, y2;
 } k_gt_t;
 
-/* Loss with its assigner (facts/yolo.md 3). Head outputs are raw logits, [n][h][w][64] and [n][h][w][nc]. */
+/* Loss with its assigner (facts/yolo.md 3). Head outputs are raw logits, [n][h][w][64] and
+ * [n][h][w][nc]. */
 typedef struct {
     k_tensor_t box[K_LEVELS], cls[K_LEVELS];   /* predictions */
     k_tensor_t dbox[K_LEVELS], dcls[K_LEVELS]; /* gradients, overwritten; at = K_NONE: loss only */
@@ -100,7 +105,8 @@ typedef struct {
     k_at gt_count;      /* int32 [n] */
     float gain_box, gain_cls, gain_dfl;
     float scale; /* gradients are of (sum of weighted items) * scale: scale = batch of this rank */
-    k_at items;  /* out: float[4]: box, cls, dfl (weighted, facts/yolo.md 3.2), sum of target scores S */
+    k_at items;  /* out: float[4]: box, cls, dfl (weighted, facts/yolo.md 3.2), sum of target scores
+                    S */
     k_at work;
     uint64_t work_bytes; /* >= detect_loss_work of the same shapes */
 } k_detect_loss_t;
@@ -126,8 +132,9 @@ typedef struct {
 struct k_ops {
     const char *name; /* "cpu", "cuda" */
 
-    /* Life. open does not take arena memory; reserve does, once, poisoned in debug builds. why: the reason of
-     * a failure; after success empty, or a sentence worth logging (a slow BLAS kernel). */
+    /* Life. open does not take arena memory; reserve does, once, poisoned in debug builds. why: the
+     * reason of a failure; after success empty, or a sentence worth logging (a slow BLAS kernel).
+     */
     int (*open)(const k_open_t *args, k_dev_t **dev, char *why, size_t why_bytes);
     void (*close)(k_dev_t **dev);
     int (*reserve)(k_dev_t *dev, uint64_t bytes);
@@ -139,7 +146,8 @@ struct k_ops {
     int (*download)(k_dev_t *dev, k_stream_t s, void *host, k_at src, uint64_t bytes);
     int (*move)(k_dev_t *dev, k_at dst, k_at src, uint64_t bytes); /* within the arena */
     int (*zero)(k_dev_t *dev, k_at dst, uint64_t bytes);
-    int (*wait)(k_dev_t *dev, k_stream_t s, int timeout_ms); /* 0 drained, 1 not yet, negative error */
+    int (*wait)(k_dev_t *dev, k_stream_t s,
+                int timeout_ms); /* 0 drained, 1 not yet, negative error */
 
     /* uint8 RGB [n][h][w][3] at `u8` -> y = value / 255 (facts/yolo.md 5.9). */
     int (*image)(k_dev_t *dev, k_at u8, const k_tensor_t *y);
@@ -150,8 +158,8 @@ struct k_ops {
                 const k_tensor_t *y, k_at work);
     int (*conv_dx)(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *dy, k_at w,
                    const k_tensor_t *dx, int acc, k_at work);
-    int (*conv_dw)(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *x, const k_tensor_t *dy, k_at dw,
-                   k_at dbias, k_at work);
+    int (*conv_dw)(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *x, const k_tensor_t *dy,
+                   k_at dw, k_at dbias, k_at work);
 
     /* Depthwise 3x3, stride 1, padding 1. */
     int (*dwconv)(k_dev_t *dev, const k_tensor_t *x, k_at w, const k_tensor_t *y);
@@ -161,11 +169,11 @@ struct k_ops {
     /* Batch normalisation, activation and residual in passes over x (the raw convolution output):
      * training: bn_stats, bn_finish (count = n*h*w over all ranks that share statistics), bn_apply;
      * inference: bn_apply with frozen = 1, from the running statistics.
-     * y = act(gamma * (x - mean) * invstd + beta) + residual (residual may be NULL; y may alias x only
-     * in inference).
-     * Backward from x, mean, invstd: z = the normalised and scaled value, dz = dy * act'(z);
-     * dx = gamma * invstd * (dz - mean(dz) - xhat * mean(dz * xhat)). dx may alias dy. bn_bwd_stats adds this
-     * rank's own sums to dgamma and dbeta, so that an all-reduce of the gradients counts each rank once. */
+     * y = act(gamma * (x - mean) * invstd + beta) + residual (residual may be NULL; y may alias x
+     * only in inference). Backward from x, mean, invstd: z = the normalised and scaled value, dz =
+     * dy * act'(z); dx = gamma * invstd * (dz - mean(dz) - xhat * mean(dz * xhat)). dx may alias
+     * dy. bn_bwd_stats adds this rank's own sums to dgamma and dbeta, so that an all-reduce of the
+     * gradients counts each rank once. */
     int (*bn_stats)(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x);
     int (*bn_finish)(k_dev_t *dev, const k_bn_t *p, int32_t c, uint64_t count);
     int (*bn_apply)(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x, const k_tensor_t *residual,
@@ -175,8 +183,8 @@ struct k_ops {
     int (*bn_bwd_apply)(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x, const k_tensor_t *dy,
                         const k_tensor_t *dx, k_act_t act, uint64_t count);
 
-    /* Max pooling k x k, stride 1, padding k / 2 with -inf; index: uint8 [n][h][w][c], place in the window
-     * of the first maximum in row order. */
+    /* Max pooling k x k, stride 1, padding k / 2 with -inf; index: uint8 [n][h][w][c], place in the
+     * window of the first maximum in row order. */
     int (*maxpool)(k_dev_t *dev, int32_t k, const k_tensor_t *x, const k_tensor_t *y, k_at index);
     int (*maxpool_dx)(k_dev_t *dev, int32_t k, const k_tensor_t *dy, k_at index,
                       const k_tensor_t *dx, int acc);
@@ -188,10 +196,11 @@ struct k_ops {
     /* y = x (acc 0) or y += x (acc 1). */
     int (*copy)(k_dev_t *dev, const k_tensor_t *x, const k_tensor_t *y, int acc);
 
-    /* Attention over the n = h*w positions (facts/yolo.md 1.2). qkv channels: per head q (kd), k (kd), v (hd).
-     * y and v: heads * hd channels; v is a packed copy of the values for the positional convolution.
-     * lse: float [n][heads][h*w], log-sum-exp of the scaled scores' rows, kept for backward.
-     * Backward: dv is the gradient that came through v's copy; dqkv is overwritten. */
+    /* Attention over the n = h*w positions (facts/yolo.md 1.2). qkv channels: per head q (kd), k
+     * (kd), v (hd). y and v: heads * hd channels; v is a packed copy of the values for the
+     * positional convolution. lse: float [n][heads][h*w], log-sum-exp of the scaled scores' rows,
+     * kept for backward. Backward: dv is the gradient that came through v's copy; dqkv is
+     * overwritten. */
     uint64_t (*attention_work)(k_dev_t *dev, const k_tensor_t *qkv, int32_t heads, int32_t kd,
                                int32_t hd);
     int (*attention)(k_dev_t *dev, int32_t heads, int32_t kd, int32_t hd, const k_tensor_t *qkv,
@@ -208,8 +217,9 @@ struct k_ops {
 
     /* Optimiser over a flat run of `count` floats that belong to one parameter group.
      * grad_norm: norm (one float) = L2 norm of grad_scale * g, over all runs, in double.
-     * sgd, adamw (facts/yolo.md 4.1): clip factor min(1, max_norm / (norm + 1e-6)), update, then g = 0.
-     * ema: dst = d * dst + (1 - d) * src (facts/yolo.md 4.6). hyper: k_hyper_t in the arena. */
+     * sgd, adamw (facts/yolo.md 4.1): clip factor min(1, max_norm / (norm + 1e-6)), update, then g
+     * = 0. ema: dst = d * dst + (1 - d) * src (facts/yolo.md 4.6). hyper: k_hyper_t in the arena.
+     */
     int (*grad_norm)(k_dev_t *dev, k_at g, uint64_t count, k_at hyper, k_at norm);
     int (*sgd)(k_dev_t *dev, k_at w, k_at g, k_at m, uint64_t count, int32_t group, k_at hyper,
                k_at norm);

@@ -1,7 +1,7 @@
 /* Places for tensors in one arena, from their lifetimes (design 8). A pure function; any thread.
  *
- * A block lives from operation `first` to operation `last`, both included. Blocks whose lives overlap
- * get disjoint places; others may share. Greedy by size, best fit; deterministic.
+ * A block lives from operation `first` to operation `last`, both included. Blocks whose lives
+ * overlap get disjoint places; others may share. Greedy by size, best fit; deterministic.
  */
 #ifndef SLUICE_KERNELS_PLANNER_H
 #define SLUICE_KERNELS_PLANNER_H

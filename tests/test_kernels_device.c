@@ -103,6 +103,35 @@ static void test_pool(void **state)
     }
 }
 
+/* Every item exactly once, whoever takes it. */
+static void share_range(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int64_t last)
+{
+    stress_t *s = ctx;
+    uint8_t *mine = cpu_scratch(dev, thread);
+    for (int64_t i = first; i < last; i++) {
+        mine[i % 100] = (uint8_t)thread;
+        s->seen[i]++;
+    }
+}
+
+static void test_share(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 9; threads += 2) {
+        rig_t g;
+        rig_open(&g, threads, 4096);
+        uint8_t seen[257];
+        for (int round = 0; round < 3000; round++) {
+            stress_t s = {round % 257, threads, seen};
+            memset(seen, 0, sizeof seen);
+            cpu_share(cpu_dev(g.dev), share_range, &s, s.items, 1 + round % 13);
+            for (int64_t i = 0; i < 257; i++)
+                assert_int_equal(seen[i], i < s.items);
+        }
+        rig_close(&g);
+    }
+}
+
 /* Subnormal values count as zero inside an operation and as themselves outside. */
 static void test_subnormals(void **state)
 {
@@ -176,11 +205,9 @@ static void test_products_in_parallel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_subnormals),
-        cmocka_unit_test(test_products_in_parallel),
+        cmocka_unit_test(test_life),       cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_pool),       cmocka_unit_test(test_share),
+        cmocka_unit_test(test_subnormals), cmocka_unit_test(test_products_in_parallel),
     };
     return cmocka_run_group_tests_name("kernels_device", tests, NULL, NULL);
 }

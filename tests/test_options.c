@@ -356,8 +356,7 @@ static void dumps_read_back_exactly(void **state)
                                         "\xC3\xA4\xE2\x82\xAC",
                                         "\xF0\x9F\x90\x9F",
                                         "nul\xE2\x80\xA8line",
-                                        "\xEF\xBB\xBF"
-                                        "bom",
+                                        "\xEF\xBB\xBF mark",
                                         "\xC2\x85nel",
                                         "---",
                                         "...",

@@ -84,8 +84,8 @@ grep -c '"event":"loader-dead"' runs/loader/events.jsonl | grep -qx 3 || fail 'l
 "$sluice" status loader >gone.out 2>&1 && fail 'status: finds a run that is over'
 
 start rank device=cpu,cpu
-kill -SEGV "$(child rank-1)"
-ended rank 1 'rank-1 .*signal 11'
+kill -KILL "$(child rank-1)"
+ended rank 1 'rank-1 .*signal 9'
 
 start scribe
 kill -KILL "$(child scribe)"

@@ -183,6 +183,7 @@ install_prefix() {
     if ! $apt install --download-only --no-install-recommends $(wanted 2) >>"$work/apt" 2>&1; then
         say 'apt could not fetch them:'
         tail -n 5 "$work/apt" >&2
+        rm -rf "$deps/apt" "$deps/root"
         return 1
     fi
     for deb in "$deps"/apt/archives/*.deb; do

@@ -215,7 +215,7 @@ int cpu_attention(k_dev_t *dev, int32_t heads, int32_t kd, int32_t hd, const k_t
     if (attention_check(d, "attention", &j, lse, work) < 0 ||
         attention_shape(d, "attention", "v", v, qkv, heads * hd) < 0)
         return -1;
-    cpu_parallel(d, attention_range, &j, (int64_t)qkv->n * heads * row_blocks(&j));
+    cpu_share(d, attention_range, &j, (int64_t)qkv->n * heads * row_blocks(&j), 1);
     return 0;
 }
 
@@ -232,6 +232,6 @@ int cpu_attention_dx(k_dev_t *dev, int32_t heads, int32_t kd, int32_t hd, const 
         attention_shape(d, op, "dv", dv, qkv, heads * hd) < 0 ||
         attention_shape(d, op, "dqkv", dqkv, qkv, qkv->c) < 0)
         return -1;
-    cpu_parallel(d, attention_dx_range, &j, (int64_t)qkv->n * heads);
+    cpu_share(d, attention_dx_range, &j, (int64_t)qkv->n * heads, 1);
     return 0;
 }

@@ -12,6 +12,8 @@
 #include <string.h>
 
 enum {
+    BN_PARTS = 4,       /* of the pixels, a thread, when sums are taken */
+    BN_GRAIN = 1 << 15, /* floats that a thread takes at a time: 128 KiB */
     BN_RUN = 64,        /* wide pixels summed in float */
     BN_WIDE = 256,      /* channels that narrower tensors are widened to */
     BN_CHANNELS = 4096, /* most: what a scratch block holds */
@@ -23,6 +25,7 @@ typedef struct {
     const float *mean, *invstd;
     const float *k0, *k1, *k2; /* bn_bwd_apply: dx = k0 * dz - k1 * x - k2 */
     k_act_t act;
+    int64_t parts; /* sums: runs of pixels summed apart */
 } bn_job_t;
 
 /* Pixels that make one wide pixel: 1 unless every tensor is without gaps. */
@@ -49,6 +52,12 @@ static int64_t bn_slot(const bn_job_t *j)
 {
     int64_t floats = j->x->c > BN_WIDE ? j->x->c : BN_WIDE;
     return (floats + 15) / 16 * 16;
+}
+
+/* Pixels that a thread takes at a time. */
+static int64_t bn_grain(const k_tensor_t *x)
+{
+    return BN_GRAIN / x->c + 1;
 }
 
 static int bn_check(cpu_dev_t *d, const char *op, const k_bn_t *p, const k_tensor_t *x)
@@ -139,17 +148,16 @@ CPU_VECTOR static void fold_sums(double *restrict total, float *restrict s, floa
     memset(q, 0, (size_t)(width * c) * sizeof *q);
 }
 
-/* Forward and backward sums of pixels [first, last) into the thread's scratch: doubles [2][c], then
- * slots. */
-static void sums_range(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int64_t last)
+/* Forward and backward sums of one part, pixels [first, last): doubles [2][c]. */
+static void sums_part(cpu_dev_t *dev, const bn_job_t *j, int thread, int64_t first, int64_t last,
+                      double *total)
 {
-    const bn_job_t *j = ctx;
     int32_t c = j->x->c;
     int64_t width = bn_width(j, last - first), slot = bn_slot(j);
-    double *total = cpu_scratch(dev, thread);
-    float *s = (float *)(total + 2 * c), *q = s + slot, *constants = q + slot;
-    memset(s, 0, (size_t)(2 * slot) * sizeof *s);
+    float *s = cpu_scratch(dev, thread), *q = s + slot, *constants = q + slot;
     const float *cst[4] = {NULL};
+    memset(total, 0, (size_t)(2 * c) * sizeof *total);
+    memset(s, 0, (size_t)(2 * slot) * sizeof *s);
     if (j->dy) {
         const float *src[4] = {j->scale, j->shift, j->mean, j->invstd};
         for (int i = 0; i < 4; i++)
@@ -170,18 +178,27 @@ static void sums_range(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int
     }
 }
 
+/* Items: parts. */
+static void sums_range(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int64_t last)
+{
+    const bn_job_t *j = ctx;
+    int64_t pixels = cpu_pixels(j->x);
+    for (int64_t part = first; part < last; part++)
+        sums_part(dev, j, thread, pixels * part / j->parts, pixels * (part + 1) / j->parts,
+                  (double *)cpu_partials(dev) + part * 2 * j->x->c);
+}
+
 static void sums(cpu_dev_t *d, bn_job_t *j, double *out)
 {
     int32_t c = j->x->c;
-    for (int t = 0; t < d->threads; t++)
-        memset(cpu_scratch(d, t), 0, (size_t)(2 * c) * sizeof(double));
-    cpu_parallel(d, sums_range, j, cpu_pixels(j->x));
+    int64_t room = CPU_SCRATCH_BYTES / (2 * c * (int64_t)sizeof(double));
+    j->parts = d->threads * (room < BN_PARTS ? room : BN_PARTS);
+    cpu_share(d, sums_range, j, j->parts, 1);
     memset(out, 0, (size_t)(2 * c) * sizeof(double));
-    for (int t = 0; t < d->threads; t++) {
-        const double *part = cpu_scratch(d, t);
+    const double *part = cpu_partials(d);
+    for (int64_t i = 0; i < j->parts; i++, part += 2 * c)
         for (int32_t k = 0; k < 2 * c; k++)
             out[k] += part[k];
-    }
 }
 
 int cpu_bn_stats(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x)
@@ -307,7 +324,7 @@ int cpu_bn_apply(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x, const k_ten
         return -1;
     bn_job_t j = {.x = x, .residual = residual, .y = y, .act = act};
     fold_affine(d, p, x->c, frozen, &j, cpu_constants(d));
-    cpu_parallel(d, apply_range, &j, cpu_pixels(x));
+    cpu_share(d, apply_range, &j, cpu_pixels(x), bn_grain(x));
     return 0;
 }
 
@@ -404,6 +421,6 @@ int cpu_bn_bwd_apply(k_dev_t *dev, const k_bn_t *p, const k_tensor_t *x, const k
         k1[k] = (float)(scale * inv * mean_dzx);
         k2[k] = (float)(scale * (mean_dz - mean[k] * inv * mean_dzx));
     }
-    cpu_parallel(d, bwd_apply_range, &j, cpu_pixels(x));
+    cpu_share(d, bwd_apply_range, &j, cpu_pixels(x), bn_grain(x));
     return 0;
 }

@@ -24,7 +24,9 @@ enum {
     CONV_BLOCK_FLOATS = 96 * 1024, /* of gathered rows: 384 KiB */
     CONV_BLOCK_LEAST = 64,         /* pixels; below, the product loses more than the cache gains */
     CONV_BLOCK_MOST = 2048,
-    CONV_PARTIAL_BYTES = 64 << 20, /* most for the partials of conv_dw, all threads */
+    CONV_PARTS = 4,                /* runs of pixels a thread in conv_dw, if partials are small: */
+    CONV_PARTIAL_SMALL = 2 << 20,  /* bytes, all of them */
+    CONV_PARTIAL_BYTES = 64 << 20, /* most for the partials of conv_dw */
 };
 
 static int64_t round64(int64_t floats)
@@ -46,6 +48,9 @@ static int direct(const k_conv_t *p)
 conv_parts_t conv_parts(const k_conv_t *p, int threads)
 {
     int64_t partial = conv_partial_floats(p) * (int64_t)sizeof(float);
+    for (int parts = CONV_PARTS * threads; parts > threads; parts -= threads)
+        if (parts * partial <= CONV_PARTIAL_SMALL)
+            return (conv_parts_t){parts, 1};
     for (int parts = threads; parts > 1; parts--)
         if (threads % parts == 0 && parts * partial <= CONV_PARTIAL_BYTES)
             return (conv_parts_t){parts, threads / parts};
@@ -194,7 +199,7 @@ int cpu_conv(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *x, k_at w, k_at 
                     .dst_ld = y->ld,
                     .blocks = cpu_f32(d, work),
                     .block_floats = thread_floats(p)};
-    cpu_parallel(d, conv_range, &j, cpu_pixels(y));
+    cpu_share(d, conv_range, &j, cpu_pixels(y), block_pixels((int64_t)p->k * p->k * p->c1));
     return 0;
 }
 
@@ -301,7 +306,9 @@ int cpu_conv_dx(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *dy, k_at w, c
                 j.w = cpu_f32(d, w);
             else
                 gather_class(&j, cpu_f32(d, w), packed);
-            cpu_parallel(d, conv_dx_range, &j, (int64_t)dx->n * j.gather.grid_h * j.gather.grid_w);
+            int64_t columns = (int64_t)j.gather.taps * p->c2;
+            cpu_share(d, conv_dx_range, &j, (int64_t)dx->n * j.gather.grid_h * j.gather.grid_w,
+                      columns ? block_pixels(columns) : CONV_BLOCK_MOST);
         }
     }
     return 0;
@@ -429,7 +436,7 @@ int cpu_conv_dw(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *x, const k_te
                        .parts = conv_parts(p, d->threads),
                        .bias = dbias_at != NULL};
     j.partials = j.blocks + j.block_floats * d->threads;
-    cpu_parallel(d, conv_dw_range, &j, d->threads);
+    cpu_share(d, conv_dw_range, &j, (int64_t)j.parts.pixels * j.parts.channels, 1);
     conv_add_partials(d, p, j.parts, j.partials, cpu_f32(d, dw), dbias_at);
     return 0;
 }

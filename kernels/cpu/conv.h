@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* How conv_dw shares out its work: `pixels` runs of pixels, each with `channels` runs of output
- * channels. More runs of pixels need more partial sums; the product is the number of threads. */
+/* How conv_dw is cut into parts: `pixels` runs of pixels, each with `channels` runs of output
+ * channels; at least as many as threads. Each run of pixels needs partial sums of its own. */
 typedef struct {
     int pixels, channels;
 } conv_parts_t;

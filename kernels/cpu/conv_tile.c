@@ -170,7 +170,10 @@ static void window_range(cpu_dev_t *dev, void *ctx, int thread, int64_t first, i
 static void run_window(cpu_dev_t *dev, window_t *g)
 {
     int64_t rows = (int64_t)g->n * g->grid_h;
-    cpu_parallel(dev, window_range, g, whole_source(g) ? rows * g->grid_w : rows);
+    if (whole_source(g))
+        cpu_share(dev, window_range, g, rows * g->grid_w, BLOCK_PIXELS / 2);
+    else
+        cpu_share(dev, window_range, g, rows, rows_of_block(g));
 }
 
 /* Weights to panels. Item: a panel. */
@@ -440,6 +443,6 @@ void conv_tile_dw(cpu_dev_t *dev, const k_conv_t *p, const k_tensor_t *x, const 
                    .parts = conv_parts(p, dev->threads),
                    .bias = dbias != NULL};
     j.partials = work + j.g.block_floats * dev->threads;
-    cpu_parallel(dev, dw_range, &j, dev->threads);
+    cpu_share(dev, dw_range, &j, (int64_t)j.parts.pixels * j.parts.channels, 1);
     conv_add_partials(dev, p, j.parts, j.partials, dw, dbias);
 }

@@ -42,6 +42,6 @@ int cpu_copy(k_dev_t *dev, const k_tensor_t *x, const k_tensor_t *y, int acc)
         cpu_check_same(d, "copy", x, y) < 0)
         return -1;
     copy_job_t j = {x, y, acc};
-    cpu_parallel(d, copy_range, &j, cpu_pixels(x));
+    cpu_share(d, copy_range, &j, cpu_pixels(x), 1024);
     return 0;
 }

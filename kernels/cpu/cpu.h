@@ -5,10 +5,11 @@
  * operation runs. Every operation is a function here named cpu_<operation>; ops.c puts them into
  * the table.
  *
- * How an operation is written: check the shapes (cpu_check_tensor, cpu_fail), then cpu_parallel
- * over items (images, rows, channels). The partition depends on the number of items and of threads
- * alone, and sums over threads are taken in order of thread, so that results are the same to the
- * bit in every run.
+ * How an operation is written: check the shapes (cpu_check_tensor, cpu_fail), then share out items
+ * (images, rows, pixels). Where an item's result does not depend on who computes it, cpu_share:
+ * threads take the next items as they become free, so that a core shared with a loader does not
+ * hold up the step. Where items are summed, the sums are over parts whose number depends on shapes
+ * and threads alone, added in order of part: results are the same to the bit in every run.
  */
 #ifndef SLUICE_KERNELS_CPU_H
 #define SLUICE_KERNELS_CPU_H
@@ -29,7 +30,7 @@ typedef struct {
     cpu_pool_t *pool;
     int threads;     /* >= 1 */
     int tiles;       /* 1: convolution by register tiles (conv.h), 0: by the BLAS */
-    char *scratch;   /* (threads + 1) * CPU_SCRATCH_BYTES, 64-byte aligned */
+    char *scratch;   /* (2 * threads + 1) * CPU_SCRATCH_BYTES, 64-byte aligned */
     char error[512]; /* sentence of the last failure */
 } cpu_dev_t;
 
@@ -89,12 +90,21 @@ int cpu_check_same(cpu_dev_t *dev, const char *op, const k_tensor_t *a, const k_
  * Thread t of T gets items [items*t/T, items*(t+1)/T): static. */
 typedef void (*cpu_range_fn)(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int64_t last);
 void cpu_parallel(cpu_dev_t *dev, cpu_range_fn fn, void *ctx, int64_t items);
+/* Like cpu_parallel, but threads take `grain` items at a time until none is left: fn is called
+ * several times on a thread, and which thread gets which items is a matter of timing. */
+void cpu_share(cpu_dev_t *dev, cpu_range_fn fn, void *ctx, int64_t items, int64_t grain);
 /* CPU_SCRATCH_BYTES of memory private to a thread of the pool while fn runs. */
 static inline void *cpu_scratch(const cpu_dev_t *dev, int thread)
 {
     return dev->scratch + (size_t)thread * CPU_SCRATCH_BYTES;
 }
 
+/* threads * CPU_SCRATCH_BYTES more, for sums by part: written by the threads, read when they are
+ * done. */
+static inline void *cpu_partials(const cpu_dev_t *dev)
+{
+    return cpu_scratch(dev, dev->threads + 1);
+}
 /* The same amount, written by the operation before cpu_parallel and read by its threads. */
 static inline void *cpu_constants(const cpu_dev_t *dev)
 {

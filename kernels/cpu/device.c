@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,9 @@ typedef struct {
     cpu_dev_t *dev;
     cpu_range_fn fn;
     void *ctx;
-    int64_t items;
+    int64_t items, grain;
+    _Atomic int64_t
+        next; /* cpu_share: first item nobody has taken; relaxed, the pool orders the rest */
 } cpu_job_t;
 
 /* Subnormal numbers count as zero while an operation runs: vanishing gradients would otherwise cost
@@ -92,8 +95,27 @@ static void cpu_job_run(void *arg, int thread)
 
 void cpu_parallel(cpu_dev_t *dev, cpu_range_fn fn, void *ctx, int64_t items)
 {
-    cpu_job_t job = {dev, fn, ctx, items};
+    cpu_job_t job = {.dev = dev, .fn = fn, .ctx = ctx, .items = items};
     cpu_pool_run(dev->pool, cpu_job_run, &job);
+}
+
+static void cpu_share_run(void *arg, int thread)
+{
+    cpu_job_t *job = arg;
+    unsigned mode = float_mode_fast();
+    int64_t first;
+    while ((first = atomic_fetch_add_explicit(&job->next, job->grain, memory_order_relaxed)) <
+           job->items) {
+        int64_t last = first + job->grain < job->items ? first + job->grain : job->items;
+        job->fn(job->dev, job->ctx, thread, first, last);
+    }
+    float_mode_restore(mode);
+}
+
+void cpu_share(cpu_dev_t *dev, cpu_range_fn fn, void *ctx, int64_t items, int64_t grain)
+{
+    cpu_job_t job = {.dev = dev, .fn = fn, .ctx = ctx, .items = items, .grain = grain};
+    cpu_pool_run(dev->pool, cpu_share_run, &job);
 }
 
 int cpu_open(const k_open_t *args, k_dev_t **dev, char *why, size_t why_bytes)
@@ -114,7 +136,7 @@ int cpu_open(const k_open_t *args, k_dev_t **dev, char *why, size_t why_bytes)
     d->base.ops = k_cpu_ops();
     d->threads = args->threads;
     d->tiles = tile_available();
-    d->scratch = aligned_alloc(4096, (size_t)(args->threads + 1) * CPU_SCRATCH_BYTES);
+    d->scratch = aligned_alloc(4096, (2 * (size_t)args->threads + 1) * CPU_SCRATCH_BYTES);
     d->pool = cpu_pool_new(args->threads);
     if (!d->scratch || !d->pool) {
         snprintf(why, why_bytes, "cpu device: the system refuses %d threads or their memory: %s",

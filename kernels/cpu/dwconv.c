@@ -97,7 +97,7 @@ int cpu_dwconv(k_dev_t *dev, const k_tensor_t *x, k_at w, const k_tensor_t *y)
     if (dw_check(d, "dwconv", x, y, w) < 0)
         return -1;
     dw_job_t j = {.x = x, .y = y, .w = cpu_f32(d, w)};
-    cpu_parallel(d, dw_range, &j, (int64_t)x->n * x->h);
+    cpu_share(d, dw_range, &j, (int64_t)x->n * x->h, x->h);
     return 0;
 }
 
@@ -107,7 +107,7 @@ int cpu_dwconv_dx(k_dev_t *dev, const k_tensor_t *dy, k_at w, const k_tensor_t *
     if (dw_check(d, "dwconv_dx", dy, dx, w) < 0)
         return -1;
     dw_job_t j = {.x = dy, .y = dx, .w = cpu_f32(d, w), .turned = 1, .acc = acc};
-    cpu_parallel(d, dw_range, &j, (int64_t)dx->n * dx->h);
+    cpu_share(d, dw_range, &j, (int64_t)dx->n * dx->h, dx->h);
     return 0;
 }
 

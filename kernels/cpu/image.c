@@ -36,6 +36,6 @@ int cpu_image(k_dev_t *dev, k_at u8, const k_tensor_t *y)
     if (cpu_check_place(d, "image", "the bytes", u8, (uint64_t)cpu_pixels(y) * 3) < 0)
         return -1;
     image_job_t j = {cpu_ptr(d, u8), y};
-    cpu_parallel(d, image_range, &j, cpu_pixels(y));
+    cpu_share(d, image_range, &j, cpu_pixels(y), 1 << 14);
     return 0;
 }

@@ -107,7 +107,7 @@ int cpu_maxpool(k_dev_t *dev, int32_t k, const k_tensor_t *x, const k_tensor_t *
     if (pool_check(d, "maxpool", k, x, y, index) < 0)
         return -1;
     pool_job_t j = {k, x, y, cpu_ptr(d, index), 0};
-    cpu_parallel(d, pool_range, &j, (int64_t)x->n * x->h);
+    cpu_share(d, pool_range, &j, (int64_t)x->n * x->h, 4);
     return 0;
 }
 
@@ -157,6 +157,6 @@ int cpu_maxpool_dx(k_dev_t *dev, int32_t k, const k_tensor_t *dy, k_at index, co
     if (pool_check(d, "maxpool_dx", k, dx, dy, index) < 0)
         return -1;
     pool_job_t j = {k, dx, dy, cpu_ptr(d, index), acc};
-    cpu_parallel(d, pool_dx_range, &j, (int64_t)dx->n * dx->h);
+    cpu_share(d, pool_dx_range, &j, (int64_t)dx->n * dx->h, 4);
     return 0;
 }

@@ -75,7 +75,7 @@ int cpu_upsample(k_dev_t *dev, const k_tensor_t *x, const k_tensor_t *y)
     if (upsample_check(d, "upsample", x, y) < 0)
         return -1;
     upsample_job_t j = {x, y, 0};
-    cpu_parallel(d, upsample_range, &j, (int64_t)x->n * x->h);
+    cpu_share(d, upsample_range, &j, (int64_t)x->n * x->h, 4);
     return 0;
 }
 
@@ -85,6 +85,6 @@ int cpu_upsample_dx(k_dev_t *dev, const k_tensor_t *dy, const k_tensor_t *dx, in
     if (upsample_check(d, "upsample_dx", dx, dy) < 0)
         return -1;
     upsample_job_t j = {dx, dy, acc};
-    cpu_parallel(d, upsample_dx_range, &j, (int64_t)dx->n * dx->h);
+    cpu_share(d, upsample_dx_range, &j, (int64_t)dx->n * dx->h, 4);
     return 0;
 }
