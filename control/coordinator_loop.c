@@ -73,7 +73,7 @@ static void shift_deadlines(coordinator_t *c, uint64_t by)
         if (c->procs[i].deadline_ns)
             c->procs[i].deadline_ns += by;
     }
-    log_line(LOG_INFO, "the coordinator was stopped for %.1f s; its deadlines start anew",
+    run_note(c, LOG_INFO, "the coordinator was stopped for %.1f s; its deadlines start anew",
              (double)by / 1e9);
 }
 

@@ -71,6 +71,11 @@ static void on_run_info(coordinator_t *c, const bus_message_t *m)
                  c->run_dir, c->run_dir);
         return;
     }
+    /* args.yaml says the name that the run really got. */
+    const char *name = strrchr(c->run_dir, '/');
+    if (!info->resumed && name)
+        snprintf(c->options.name, sizeof c->options.name, "%.*s", (int)sizeof c->options.name - 1,
+                 name + 1);
     int rc = info->resumed ? resume_options(c, yaml, bytes) : 0;
     if (rc < 0)
         run_fail(c, rc, "%s", err_text());
@@ -192,8 +197,11 @@ static void on_saved(coordinator_t *c, const bus_message_t *m)
     if (s->status < 0)
         json_key_string(&e.json, "why", s->text);
     event_end(c, &e);
-    /* What counts at the end is the last word on the newest checkpoint. */
-    c->checkpoint_failed = s->status < 0;
+    /* What counts at the end is every file of the newest checkpoint. */
+    if (s->epoch != c->checkpoint_epoch)
+        c->checkpoint_failed = 0;
+    c->checkpoint_epoch = s->epoch;
+    c->checkpoint_failed |= s->status < 0;
     if (s->status < 0) {
         snprintf(c->checkpoint_text, sizeof c->checkpoint_text, "%s", s->text);
         run_note(c, LOG_WARN, "the checkpoint of epoch %u was not written: %s; training goes on",

@@ -130,7 +130,7 @@ typedef struct coordinator {
     uint32_t epochs_announced;
     uint32_t deaths;                       /* loaders that died since cells_at_death */
     uint64_t cells_at_death, cells_before; /* cells_before: done by loaders that are gone */
-    uint32_t snapshots_pending, checkpoint_failed;
+    uint32_t snapshots_pending, checkpoint_failed, checkpoint_epoch;
     char checkpoint_text[WIRE_TEXT];
     wire_progress_t progress[WIRE_RANKS];
     wire_epoch_end_t last_epoch; /* epochs_done > 0 */
