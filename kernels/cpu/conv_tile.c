@@ -50,10 +50,13 @@ static int32_t least(int64_t a, int64_t b)
     return (int32_t)(a < b ? a : b);
 }
 
+/* Source pixels and grid pixels correspond one to one and both lie evenly in memory, so that all of
+ * them are one run of rows. The grid of a strided dx does not: its rows leave lines out. */
 static int whole_source(const window_t *g)
 {
     return g->ty == 1 && g->tx == 1 && g->step == 1 && g->oy == 0 && g->ox == 0 &&
-           g->grid_h == g->h && g->grid_w == g->w;
+           g->grid_h == g->h && g->grid_w == g->w && g->dst_row == g->grid_w * g->dst_pixel &&
+           g->dst_image == g->grid_h * g->dst_row;
 }
 
 /* Width of a copied row, in pixels. */

@@ -108,7 +108,7 @@ static void (*const tile_kernels[TILE_ROWS])(const tile_t *t) = {
 int tile_available(void)
 {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f");
+    return __builtin_cpu_supports("avx512f") != 0; /* it answers with a mask */
 }
 
 void tile_product(const tile_t *t)
