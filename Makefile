@@ -62,8 +62,9 @@ endif
 endif
 
 # The pixel code: no fast-math, no contraction (design 4). The kernels: contraction allowed, no errno.
-$(BUILD)/obj/loader/%.o:  ALL_CFLAGS += -O3 -ffp-contract=off
-$(BUILD)/obj/kernels/%.o: ALL_CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
+FAST := $(if $(DEBUG),,-O3)
+$(BUILD)/obj/loader/%.o:  ALL_CFLAGS += $(FAST) -ffp-contract=off
+$(BUILD)/obj/kernels/%.o: ALL_CFLAGS += $(FAST) -fno-math-errno -fno-trapping-math -ffp-contract=fast
 
 SHM     := $(BUILD)/lib/libshm.a
 CONTROL := $(BUILD)/lib/libcontrol.a

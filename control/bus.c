@@ -4,6 +4,7 @@
 #include "shm/err.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,10 +32,39 @@ static int bus_set_int(bus_t *bus, int option, int value)
     return zmq_setsockopt(bus->socket, option, &value, sizeof value) == 0 ? 0 : ERR_ENV;
 }
 
+static void *thread_nothing(void *unused)
+{
+    return unused;
+}
+
+/* libzmq starts two threads and aborts the process where it cannot: tried before, so that a limit
+ * on processes or memory is an error with a sentence. */
+static int threads_allowed(void)
+{
+    enum { THREADS = 2 };
+    pthread_t threads[THREADS];
+    int made = 0, rc = 0;
+    while (made < THREADS && rc == 0) {
+        rc = pthread_create(&threads[made], NULL, thread_nothing, NULL);
+        made += rc == 0;
+    }
+    for (int i = 0; i < made; i++)
+        pthread_join(threads[i], NULL);
+    if (rc == 0)
+        return 0;
+    return err_set(ERR_ENV,
+                   "no thread can be started (%s): raise the limit on processes (ulimit -u, "
+                   "pids.max) or memory",
+                   strerror(rc));
+}
+
 /* Options that every socket has: LINGER 0, bounded pipes, bounded frames. */
 static int bus_new(int type, bus_t **out)
 {
     int64_t most = WIRE_MAX_BYTES;
+    int rc = threads_allowed();
+    if (rc < 0)
+        return rc;
     bus_t *bus = calloc(1, sizeof *bus);
     if (!bus)
         return err_set(ERR_ENV, "no memory for a socket");
@@ -60,16 +90,15 @@ static int bus_ready(bus_t *bus)
     return zmq_getsockopt(bus->socket, ZMQ_FD, &bus->descriptor, &size) == 0 ? 0 : ERR_ENV;
 }
 
-/* Binds a ROUTER or PUB. Only processes of the same user may connect: an abstract socket has no
- * file whose mode could say so. */
-static int bus_bind(int type, const char *endpoint, bus_t **out)
+/* Only processes of the same user may connect: an abstract socket has no file whose mode could say
+ * so. */
+int bus_listen(const char *endpoint, bus_t **out)
 {
     bus_t *bus = NULL;
     uid_t uid = geteuid();
     int rc;
-    CHECK_GOTO(bus_new(type, &bus), rc, fail);
-    if (type == ZMQ_ROUTER)
-        CHECK_GOTO(bus_set_int(bus, ZMQ_ROUTER_MANDATORY, 1), rc, fail);
+    CHECK_GOTO(bus_new(ZMQ_ROUTER, &bus), rc, fail);
+    CHECK_GOTO(bus_set_int(bus, ZMQ_ROUTER_MANDATORY, 1), rc, fail);
     if (strncmp(endpoint, "ipc://", 6) == 0 &&
         zmq_setsockopt(bus->socket, ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0)
         log_line(LOG_INFO, "peers are not checked by user: this libzmq cannot; the token is");
@@ -82,16 +111,6 @@ static int bus_bind(int type, const char *endpoint, bus_t **out)
 fail:
     bus_close(&bus);
     return rc;
-}
-
-int bus_listen(const char *endpoint, bus_t **bus)
-{
-    return bus_bind(ZMQ_ROUTER, endpoint, bus);
-}
-
-int bus_publish(const char *endpoint, bus_t **bus)
-{
-    return bus_bind(ZMQ_PUB, endpoint, bus);
 }
 
 int bus_connect(const char *endpoint, const char *identity, bus_t **out)

@@ -23,15 +23,14 @@ typedef struct {
     const void *frame;
 } bus_message_t;
 
-int bus_listen(const char *endpoint, bus_t **bus);  /* ROUTER: ipc://@sluice-<random> */
-int bus_publish(const char *endpoint, bus_t **bus); /* PUB for watchers */
+int bus_listen(const char *endpoint, bus_t **bus); /* ROUTER: ipc://@sluice-<random> */
 int bus_connect(const char *endpoint, const char *identity, bus_t **bus); /* DEALER */
 void bus_close(bus_t **bus);
 /* The one exception to LINGER 0: closes after what was sent has left, or after linger_ms. */
 void bus_close_flushed(bus_t **bus, int linger_ms);
 /* Readable when there may be a message; edge-triggered as ZMQ_FD is: drain with bus_receive. */
 int bus_descriptor(const bus_t *bus);
-/* to is NULL for a DEALER or PUB. 0, ERR_TIMEOUT when the pipe is full, ERR_GONE for an unknown
+/* to is NULL for a DEALER. 0, ERR_TIMEOUT when the pipe is full, ERR_GONE for an unknown
  * peer. */
 int bus_send(bus_t *bus, const char *to, const void *frame, size_t bytes);
 /* 1 a checked message, 0 none within timeout_ms (0: just look), negative on error. Refused frames

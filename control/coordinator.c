@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { OUTBOX_SOFT = 8 << 20, OUTBOX_HARD = 64 << 20 };
@@ -37,8 +38,6 @@ static void register_run(coordinator_t *c)
     e.pid = getpid();
     snprintf(e.endpoint, sizeof e.endpoint, "%s", c->endpoint);
     snprintf(e.token, sizeof e.token, "%s", c->token);
-    snprintf(e.run_dir, sizeof e.run_dir, "%s", c->run_dir);
-    registry_remove(&c->registry);
     if (registry_add(&e, &c->registry) < 0)
         run_note(c, LOG_WARN, "sluice status will not find this run: %s", err_text());
 }
@@ -50,7 +49,8 @@ static void begin_state(coordinator_t *c)
     switch (c->state) {
     case RUN_OPENING: rc = proc_start(c, proc_scribe(c)); break;
     case RUN_SCANNING:
-        register_run(c);
+        if (registry_set_run_dir(c->registry, c->run_dir) < 0)
+            run_note(c, LOG_WARN, "sluice status finds this run by its pid alone: %s", err_text());
         c->cpus = (uint32_t)arena_cpus("");
         rc = options_resolve_devices(&c->options, 0);
         c->ranks = (uint32_t)c->options.n_devices;
@@ -65,7 +65,10 @@ static void begin_state(coordinator_t *c)
         if (rc >= 0)
             rc = proc_start(c, proc_scan(c));
         break;
-    case RUN_STOPPING: proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline); break;
+    case RUN_STOPPING:
+        proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline);
+        supervise_continue(&proc_scribe(c)->child); /* the checkpoint is its to write */
+        break;
     case RUN_LEAVING:
         c->deadline_ns = clock_ns() + RUN_LEAVE_S * 1000000000ull;
         proc_stop(c, BOARD_NONE,
@@ -80,14 +83,20 @@ static void begin_state(coordinator_t *c)
         run_fail(c, rc, "%s", err_text());
 }
 
-/* A stop that came before the last epoch's end is one; a run that got there is done. */
+/* A stop that came before the last epoch's end is one; a run that got there is done. ERR_STOPPED
+ * promises that there is a checkpoint to go on from. */
 static void judge_end(coordinator_t *c)
 {
     if (c->code < 0 || c->stopped_early || c->first_epoch + c->epochs_done >= c->plan.epochs)
         return;
     const proc_t *rank0 = proc_trainer(c, 0);
-    c->code = c->user_stop ? ERR_STOPPED : ERR_FAILED;
-    if (c->user_stop && rank0->bye_status == ERR_STOPPED)
+    /* One that was tried is judged by whether it was written (judge_checkpoint). */
+    int checkpoint =
+        c->weights_saved || c->resumed || c->checkpoint_failed || c->snapshots_pending > 0;
+    c->code = c->user_stop && checkpoint ? ERR_STOPPED : ERR_FAILED;
+    if (c->user_stop && c->code == ERR_FAILED)
+        snprintf(c->text, sizeof c->text, "stopped by the user before there was a checkpoint");
+    else if (c->user_stop && rank0->bye_status == ERR_STOPPED)
         snprintf(c->text, sizeof c->text, "%s (resume=%s)", rank0->bye_text, c->run_dir);
     else if (c->user_stop)
         snprintf(c->text, sizeof c->text, "stopped after a checkpoint; resume=%s goes on",
@@ -178,15 +187,15 @@ void run_interrupt(coordinator_t *c, const char *who)
         return;
     if (!c->config->digest_only && (c->state == RUN_STARTING || c->state == RUN_TRAINING)) {
         run_note(c, LOG_INFO,
-                 "%s: finishing the step and writing a checkpoint (at most %g s); again ends "
-                 "at once",
+                 "%s: finishing the step and writing a checkpoint (at most %g s); another Ctrl-C "
+                 "ends at once",
                  who, c->options.stop_deadline);
         run_enter(c, RUN_STOPPING);
         return;
     }
-    c->code = ERR_STOPPED;
+    c->code = ERR_FAILED;
     snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
-             c->config->digest_only ? "" : " before training began");
+             c->config->digest_only ? "" : " before training began: there is no checkpoint");
     run_enter(c, RUN_LEAVING);
     proc_kill(c, 0);
 }
@@ -204,6 +213,24 @@ static int make_names(coordinator_t *c)
     return 0;
 }
 
+/* Four descriptors a process: a run with hundreds of loaders needs more than the usual soft limit.
+ * Where the hard limit is too low, the start that meets it says so; below the least, libzmq would
+ * abort. */
+static int raise_descriptor_limit(void)
+{
+    const rlim_t enough = 16384, least = 64;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= enough)
+        return 0;
+    files.rlim_cur = files.rlim_max < enough ? files.rlim_max : enough;
+    if (files.rlim_cur < least)
+        return err_set(ERR_ENV, "only %llu files may be open at once; a run needs %llu: ulimit -n",
+                       (unsigned long long)files.rlim_cur, (unsigned long long)least);
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0)
+        log_line(LOG_INFO, "the limit on open files stays as it is: %s", strerror(errno));
+    return 0;
+}
+
 static int make_memfd(const char *name, int *fd)
 {
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -216,6 +243,7 @@ static int begin(coordinator_t *c)
     CHECK_GOTO(resume_absolute(&c->options, c->config->digest_only), rc, fail);
     CHECK_GOTO(make_names(c), rc, fail);
     CHECK_GOTO(loop_signals(c), rc, fail);
+    CHECK_GOTO(raise_descriptor_limit(), rc, fail);
     CHECK_GOTO(bus_listen(c->endpoint, &c->bus), rc, fail);
     CHECK_GOTO(outbox_new(OUTBOX_SOFT, OUTBOX_HARD, &c->outbox), rc, fail);
     CHECK_GOTO(board_create(RUN_PROCESSES, &c->board, &c->board_fd), rc, fail);
@@ -228,6 +256,7 @@ static int begin(coordinator_t *c)
         return err_set(ERR_ENV, "no memory for the table of processes");
     proc_init(c);
     CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
+    register_run(c);
     return 0;
 fail:
     return rc;
@@ -293,6 +322,12 @@ static void tell_end(coordinator_t *c)
         c->view->end(c->view->user, &s);
 }
 
+/* log_sink's function: what modules below log is told as the coordinator's own notes are. */
+static void take_log_line(void *user, log_level_t level, const char *text)
+{
+    run_note(user, level, "%s", text);
+}
+
 int coordinator_run(const coordinator_config_t *config)
 {
     coordinator_t *c = calloc(1, sizeof *c);
@@ -305,6 +340,8 @@ int coordinator_run(const coordinator_config_t *config)
     c->signal_fd = c->board_fd = c->catalog_fd = c->collective_fd = c->snapshot_fd = -1;
     for (uint32_t r = 0; r < WIRE_RANKS; r++)
         c->ring_fd[r] = -1;
+    if (c->view->note)
+        log_sink(take_log_line, c);
     int rc = begin(c);
     if (rc < 0) {
         c->code = rc;
@@ -318,6 +355,7 @@ int coordinator_run(const coordinator_config_t *config)
     rc = c->code;
     if (rc < 0)
         err_set(rc, "%s", c->text);
+    log_sink(NULL, NULL);
     end(c);
     return rc;
 }

@@ -65,7 +65,8 @@ typedef struct {
     void (*start)(void *user, const coordinator_table_t *table);
     void (*progress)(void *user, const coordinator_progress_t *p);
     void (*epoch)(void *user, const wire_epoch_end_t *e);
-    void (*batch)(void *user, const coordinator_batch_t *b);
+    /* An error ends the run: nobody needs digests that cannot be written. */
+    int (*batch)(void *user, const coordinator_batch_t *b);
     void (*end)(void *user, const coordinator_summary_t *s);
 } coordinator_view_t;
 

@@ -66,7 +66,7 @@ static int read_batch(coordinator_t *c, const plan_batch_t *b, uint32_t rank)
             c->position_digests[position] = m->digest;
     }
     if (rc == 0 && cells && c->view->batch)
-        c->view->batch(c->view->user, &out);
+        rc = c->view->batch(c->view->user, &out);
     free(samples);
     return rc;
 }

@@ -16,7 +16,7 @@ enum {
     LOOP_LATE_NS = 2000000000, /* a tick this late: we were stopped, not the others */
     LOOP_REMARK_S = 30,        /* between remarks on something that takes long */
     LOOP_SCRIBE_S = 600,       /* for the scribe to write what is left at the end */
-    LOOP_UNKILLABLE_S = 3,     /* after SIGKILL: the kernel holds it */
+    LOOP_ECHO_MS = 400,        /* nobody presses Ctrl-C twice as fast and means it */
 };
 
 int loop_signals(coordinator_t *c)
@@ -36,11 +36,23 @@ int loop_signals(coordinator_t *c)
     return c->signal_fd < 0 ? err_sys(ERR_ENV, "signalfd") : 0;
 }
 
+/* A wrapper that passes on a Ctrl-C which the terminal has sent us already, a shell that repeats
+ * the terminal's SIGHUP, a service manager that sends SIGTERM and SIGHUP together: one wish, told
+ * twice.
+ */
+static int is_echo(coordinator_t *c, uint32_t signal)
+{
+    uint64_t now = clock_ns(), before = c->signal_ns;
+    c->signal_ns = now;
+    return c->interrupts > 0 && (signal == SIGHUP || now - before < LOOP_ECHO_MS * 1000000ull);
+}
+
 static void read_signals(coordinator_t *c)
 {
     struct signalfd_siginfo s;
     while (read(c->signal_fd, &s, sizeof s) == (ssize_t)sizeof s)
-        if (s.ssi_signo != SIGCHLD) /* children are looked at in every round anyway */
+        if (s.ssi_signo != SIGCHLD && /* children are looked at in every round anyway */
+            !is_echo(c, s.ssi_signo))
             run_interrupt(c, s.ssi_signo == SIGINT ? "Ctrl-C" : strsignal((int)s.ssi_signo));
 }
 
@@ -147,10 +159,18 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
 {
     if (!proc_alive(p) || !p->deadline_ns || now < p->deadline_ns)
         return;
-    p->deadline_ns = now + LOOP_UNKILLABLE_S * 1000000000ull;
+    p->deadline_ns = now + RUN_UNKILLABLE_S * 1000000000ull;
     if (p->kill_sent) {
-        if (c->state == RUN_LEAVING)
+        if (c->state == RUN_LEAVING) {
             give_up(c, p);
+        } else if (!p->stuck_told) {
+            /* Not seen dead, so not fenced: its cells may still be written to. */
+            p->stuck_told = 1;
+            run_note(c, LOG_WARN,
+                     "%s (pid %d) was killed and does not end: the kernel holds it, most often in "
+                     "storage that does not answer; its unfinished images wait for that",
+                     p->name, (int)p->child.pid);
+        }
         return;
     }
     if (p->kind == BOARD_LOADER || p->stop_wanted || c->state == RUN_LEAVING) {
@@ -158,7 +178,7 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
         if (p->kind == BOARD_TRAINER && c->state == RUN_STOPPING)
             run_fail(c, ERR_FAILED, "%s did not checkpoint within the %g s of stop_deadline",
                      p->name, c->options.stop_deadline);
-        if (p->kind == BOARD_SCRIBE)
+        if (p->kind == BOARD_SCRIBE && c->run_dir[0])
             run_fail(c, ERR_FAILED, "the storage of %s took longer than %d s: not all was written",
                      c->run_dir, LOOP_SCRIBE_S);
         supervise_kill(&p->child);
@@ -170,37 +190,55 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
              p->state == PROC_STARTED ? RUN_HELLO_S : RUN_READY_S, (int)p->child.pid);
 }
 
+static void tell_end_event(coordinator_t *c)
+{
+    event_t e;
+    if (c->end_told)
+        return;
+    c->end_told = 1;
+    event_begin(&e, "end");
+    json_key_int(&e.json, "exit", err_exit_status(c->code));
+    if (c->code < 0)
+        json_key_string(&e.json, "why", c->text);
+    json_key_uint(&e.json, "epochs_done", c->epochs_done);
+    if (c->has_map)
+        json_key_number(&e.json, "best_map", c->best_map);
+    event_end(c, &e);
+}
+
+static void stop_scribe(coordinator_t *c, proc_t *p, uint64_t now)
+{
+    wire_stop_t stop;
+    memset(&stop, 0, sizeof stop);
+    wire_begin(&stop, WIRE_STOP, sizeof stop);
+    c->scribe_told_stop = 1;
+    p->stop_wanted = p->stop_sent = WIRE_STOP_DONE + 1;
+    /* Before there is a run directory there is nothing to write, only storage to wait for. */
+    p->deadline_ns = now + (c->run_dir[0] ? LOOP_SCRIBE_S : RUN_LEAVE_S) * 1000000000ull;
+    c->note_ns = now;
+    supervise_continue(&p->child);
+    outbox_push(c->outbox, &stop, sizeof stop, 0);
+}
+
 /* All but the scribe have ended: its last line, then its own end. */
 static void leave_scribe(coordinator_t *c, uint64_t now)
 {
     proc_t *p = proc_scribe(c);
-    if (!c->end_told) {
-        event_t e;
-        c->end_told = 1;
-        event_begin(&e, "end");
-        json_key_int(&e.json, "exit", err_exit_status(c->code));
-        if (c->code < 0)
-            json_key_string(&e.json, "why", c->text);
-        json_key_uint(&e.json, "epochs_done", c->epochs_done);
-        if (c->has_map)
-            json_key_number(&e.json, "best_map", c->best_map);
-        event_end(c, &e);
-    }
+    tell_end_event(c);
     if (p->state == PROC_NONE) {
         run_enter(c, RUN_OVER);
         return;
     }
-    if (p->state == PROC_STARTED) {
+    if (p->state == PROC_STARTED && !p->kill_sent) {
         supervise_kill(&p->child);
+        p->kill_sent = 1;
+        p->deadline_ns = 0;
+    }
+    if (p->kill_sent) {
+        if (p->deadline_ns == 0)
+            p->deadline_ns = now + RUN_UNKILLABLE_S * 1000000000ull;
     } else if (!c->scribe_told_stop) {
-        wire_stop_t stop;
-        memset(&stop, 0, sizeof stop);
-        wire_begin(&stop, WIRE_STOP, sizeof stop);
-        c->scribe_told_stop = 1;
-        p->stop_wanted = p->stop_sent = WIRE_STOP_DONE + 1;
-        p->deadline_ns = now + LOOP_SCRIBE_S * 1000000000ull;
-        c->note_ns = now;
-        outbox_push(c->outbox, &stop, sizeof stop, 0);
+        stop_scribe(c, p, now);
     } else if (now - c->note_ns > LOOP_REMARK_S * 1000000000ull) {
         c->note_ns = now;
         run_note(c, LOG_WARN,
@@ -219,12 +257,8 @@ static void leave(coordinator_t *c, uint64_t now)
     }
     if (now < c->deadline_ns)
         return;
-    c->deadline_ns = now + LOOP_UNKILLABLE_S * 1000000000ull;
-    for (uint32_t i = 0; i < RUN_PROCESSES; i++) {
-        proc_t *p = &c->procs[i];
-        if (p->kind != BOARD_SCRIBE && proc_alive(p) && p->kill_sent)
-            give_up(c, p);
-    }
+    /* What does not end of that either is given up at its own deadline. */
+    c->deadline_ns = now + 2 * RUN_UNKILLABLE_S * 1000000000ull;
     proc_kill(c, 0);
 }
 

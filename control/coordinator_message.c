@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DRAIN_MESSAGES = 4096 };
+
 static void send_welcome(coordinator_t *c, proc_t *p)
 {
     size_t yaml = strlen(c->yaml);
@@ -102,16 +104,15 @@ static void on_ack(coordinator_t *c, const proc_t *p, const wire_epoch_ack_t *a)
 
 static void on_ready(coordinator_t *c, proc_t *p)
 {
+    if (p->ready)
+        return;
     p->ready = 1;
     if (!p->stop_wanted)
         p->deadline_ns = 0;
     for (uint32_t r = 0; r < c->ranks; r++)
         if (!proc_trainer(c, r)->ready)
             return;
-    if (c->state == RUN_STARTING) {
-        start_table(c);
-        run_enter(c, RUN_TRAINING);
-    }
+    start_done(c);
 }
 
 static void on_progress(coordinator_t *c, const proc_t *p, const wire_progress_t *m)
@@ -212,43 +213,68 @@ static void on_saved(coordinator_t *c, const bus_message_t *m)
     proc_send(c, proc_trainer(c, 0), m->frame, m->bytes);
 }
 
-static void on_bad_sample(coordinator_t *c, proc_t *p, const wire_bad_sample_t *m)
+/* A place in a split's order that no loader has claimed and that none claims before it hears of it:
+ * two windows ahead of the trainer that is furthest, for a loader reads its messages before every
+ * claim. */
+static ledger_place_t beyond_claims(const coordinator_t *c, uint32_t split)
 {
-    wire_ledger_t entry;
-    int rc = c->ledger ? ledger_report(c->ledger, m, &entry) : ERR_FAILED;
+    uint64_t seq = 0;
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        uint64_t ahead = ring_tail(c->rings[r]) + 2 * (uint64_t)c->ring_config.depth;
+        seq = ahead > seq ? ahead : seq;
+    }
+    plan_batch_t b = plan_locate(&c->plan, seq);
+    ledger_place_t place = {.epoch = b.epoch};
+    if (b.phase == (split == CATALOG_TRAIN ? PLAN_TRAIN : PLAN_VAL))
+        place.position = plan_position(&c->plan, &b, 0, 0);
+    else if (b.phase == PLAN_VAL) /* an epoch's training comes before its validation */
+        place.epoch++;
+    return place;
+}
+
+static void tell_bad_sample(coordinator_t *c, const wire_bad_sample_t *m, const char *substitute)
+{
+    const char *path =
+        catalog_path(c->catalog, catalog_sample(c->catalog, (catalog_split_t)m->split, m->sample));
+    event_t e;
+    event_begin(&e, "bad-sample");
+    json_key_string(&e.json, "path", path);
+    json_key_string(&e.json, "reason", m->reason);
+    json_key_uint(&e.json, "epoch", m->epoch + 1);
+    json_key_uint(&e.json, "position", m->position);
+    if (substitute)
+        json_key_string(&e.json, "substitute", substitute);
+    event_end(c, &e);
+    run_note(c, LOG_WARN, "bad sample: %s: %s%s", path, m->reason,
+             substitute ? "; another image is used in its place" : "");
+}
+
+static void on_bad_sample(coordinator_t *c, const proc_t *p, const wire_bad_sample_t *m)
+{
+    uint32_t substitute = 0;
+    int rc = err_set(ERR_FAILED, "a bad-sample report before there is a sample list");
+    if (c->ledger) {
+        ledger_place_t beyond = beyond_claims(c, m->split);
+        rc = ledger_report(c->ledger, m, &beyond, &substitute);
+    }
     if (rc == ERR_FAILED) {
         log_line(LOG_WARN, "%s: %s", p->name, err_text());
         return;
     }
-    const catalog_sample_t *s = catalog_sample(c->catalog, (catalog_split_t)m->split, m->sample);
-    if (rc == LEDGER_NEW || rc < 0) {
-        event_t e;
-        event_begin(&e, "bad-sample");
-        json_key_string(&e.json, "path", catalog_path(c->catalog, s));
-        json_key_string(&e.json, "reason", m->reason);
-        json_key_uint(&e.json, "epoch", m->epoch + 1);
-        json_key_uint(&e.json, "position", m->position);
-        if (rc == LEDGER_NEW)
-            json_key_string(
-                &e.json, "substitute",
-                catalog_path(c->catalog, catalog_sample(c->catalog, (catalog_split_t)m->split,
-                                                        entry.substitute)));
-        event_end(c, &e);
-        run_note(c, LOG_WARN, "bad sample: %s: %s; another image is used in its place",
-                 catalog_path(c->catalog, s), m->reason);
-    }
     if (rc < 0) {
-        run_fail(c, rc, "%s", err_text());
+        char text[1024];
+        snprintf(text, sizeof text, "%s", err_text());
+        tell_bad_sample(c, m, NULL);
+        run_fail(c, rc, "%s", text);
         return;
     }
-    if (rc == LEDGER_LOWERED)
-        for (uint32_t i = 0; i < RUN_LOADERS_MAX; i++)
-            if (proc_loader(c, i)->ledger_sent >= entry.number)
-                proc_loader(c, i)->ledger_sent = entry.number - 1;
+    if (rc == LEDGER_NEW)
+        tell_bad_sample(
+            c, m,
+            catalog_path(c->catalog,
+                         catalog_sample(c->catalog, (catalog_split_t)m->split, substitute)));
     for (uint32_t i = 0; i < RUN_LOADERS_MAX; i++)
         proc_catch_up(c, proc_loader(c, i));
-    if (rc == LEDGER_KNOWN)
-        proc_send(c, p, &entry, sizeof entry);
 }
 
 static void on_bye(coordinator_t *c, proc_t *p, const wire_bye_t *m)
@@ -319,8 +345,10 @@ static void dispatch(coordinator_t *c, const bus_message_t *m)
 void message_drain(coordinator_t *c)
 {
     bus_message_t m;
-    int rc;
-    while ((rc = bus_receive(c->bus, 0, &m)) == 1)
+    int rc = 1;
+    /* A peer that sends without end must not hold up the loop. ZMQ_FD tells of new messages only:
+     * what is left here waits for the next tick at most. */
+    for (int n = 0; n < DRAIN_MESSAGES && (rc = bus_receive(c->bus, 0, &m)) == 1; n++)
         dispatch(c, &m);
     if (rc < 0)
         run_fail(c, rc, "%s", err_text());

@@ -150,7 +150,7 @@ int proc_start(coordinator_t *c, proc_t *p)
     p->since_ns = clock_ns();
     p->deadline_ns = p->since_ns + RUN_HELLO_S * 1000000000ull;
     p->ready = p->said_bye = p->bye_status = p->stop_wanted = p->stop_sent = p->kill_sent =
-        p->last_is_error = 0;
+        p->stuck_told = p->last_is_error = 0;
     p->epochs_sent = p->ledger_sent = 0;
     p->respawn_ns = 0;
     p->line_used = 0;
@@ -169,6 +169,7 @@ static void send_stop(coordinator_t *c, proc_t *p, wire_stop_why_t why, double s
 {
     p->stop_wanted = (int)why + 1;
     p->deadline_ns = clock_ns() + (uint64_t)(seconds * 1e9);
+    supervise_continue(&p->child);
     proc_catch_up(c, p);
 }
 
@@ -203,7 +204,29 @@ void proc_kill(coordinator_t *c, int with_scribe)
             continue;
         supervise_kill(&p->child);
         p->kill_sent = 1;
+        p->deadline_ns = clock_ns() + RUN_UNKILLABLE_S * 1000000000ull;
     }
+}
+
+/* The longer the more often it has died. */
+static void respawn_later(proc_t *p)
+{
+    uint64_t pause = RESPAWN_FIRST_MS;
+    for (uint32_t i = 1; i < p->deaths && pause < RESPAWN_MOST_MS; i++)
+        pause *= 4;
+    p->respawn_ns = clock_ns() + pause * 1000000;
+}
+
+/* No process can be made at present: with other loaders at work that is no reason to end a run. */
+static int loader_not_started(coordinator_t *c, proc_t *p, int rc)
+{
+    if (++p->deaths > RUN_DEATHS || !proc_any_alive(c, BOARD_LOADER)) {
+        run_fail(c, rc, "%s", err_text());
+        return rc;
+    }
+    run_note(c, LOG_WARN, "%s; tried again soon", err_text());
+    respawn_later(p);
+    return 0;
 }
 
 void proc_scale_loaders(coordinator_t *c)
@@ -216,9 +239,7 @@ void proc_scale_loaders(coordinator_t *c)
         proc_t *p = proc_loader(c, i);
         if (i < c->workers && p->state == PROC_NONE && now >= p->respawn_ns) {
             int rc = proc_start(c, p);
-            if (rc < 0)
-                run_fail(c, rc, "%s", err_text());
-            if (rc < 0)
+            if (rc < 0 && loader_not_started(c, p, rc) < 0)
                 return;
         } else if (i >= c->workers && proc_alive(p) && !p->stop_wanted) {
             send_stop(c, p, WIRE_STOP_DONE, RUN_LEAVE_S);
@@ -273,15 +294,20 @@ uint64_t run_cells_done(coordinator_t *c)
     return sum;
 }
 
-/* What is known of an unexpected end, for a person. */
-static void last_words(const proc_t *p, char *text, size_t bytes)
+/* What is known of an unexpected end, for a person; the code that a run failed by it has. */
+static int last_words(const proc_t *p, char *text, size_t bytes)
 {
-    char how[256];
+    char how[512];
     supervise_describe(&p->child, how, sizeof how);
     int killed = WIFSIGNALED(p->child.status) && WTERMSIG(p->child.status) == SIGKILL;
-    snprintf(text, bytes, "%s (pid %d) %s%s%s%s", p->name, (int)p->child.pid, how,
+    snprintf(text, bytes, "%s (pid %d) %.400s%s%s%.450s", p->name, (int)p->child.pid, how,
              killed ? ", which is often the kernel short of memory" : "",
              p->last_words[0] ? "; its last words: " : "", p->last_words);
+    /* Our programs end with the documented statuses, also before they can say goodbye. */
+    int status = WIFEXITED(p->child.status) ? WEXITSTATUS(p->child.status) : 0;
+    if (strncmp(how, "did not start", 13) == 0)
+        return ERR_ENV;
+    return status >= 2 && status <= 4 ? -status : ERR_FAILED;
 }
 
 /* The loader has been seen dead (reaped, so every one of its threads is gone): its cells return to
@@ -304,7 +330,7 @@ static void loader_died(coordinator_t *c, proc_t *p, uint32_t fenced, uint64_t o
     char how[1024];
     event_t e;
     uint64_t done = run_cells_done(c);
-    last_words(p, how, sizeof how);
+    int code = last_words(p, how, sizeof how);
     c->deaths = done > c->cells_at_death ? 1 : c->deaths + 1;
     c->cells_at_death = done;
     p->deaths = own_cells ? 1 : p->deaths + 1;
@@ -315,15 +341,11 @@ static void loader_died(coordinator_t *c, proc_t *p, uint32_t fenced, uint64_t o
     json_key_uint(&e.json, "cells_returned", fenced);
     event_end(c, &e);
     if (c->deaths > RUN_DEATHS || p->deaths > RUN_DEATHS) {
-        run_fail(c, ERR_FAILED,
-                 "loaders keep dying: %u deaths without an image made in between; %s",
+        run_fail(c, code, "loaders keep dying: %u deaths without an image made in between; %s",
                  c->deaths > p->deaths ? c->deaths : p->deaths, how);
         return;
     }
-    uint64_t pause = RESPAWN_FIRST_MS;
-    for (uint32_t i = 1; i < p->deaths && pause < RESPAWN_MOST_MS; i++)
-        pause *= 4;
-    p->respawn_ns = clock_ns() + pause * 1000000;
+    respawn_later(p);
     run_note(c, LOG_WARN, "%s; its %u unfinished images go to other loaders, a new one starts", how,
              fenced);
 }
@@ -360,35 +382,37 @@ static void trainer_ended(coordinator_t *c, proc_t *p)
         return;
     }
     event_t e;
-    last_words(p, how, sizeof how);
+    int code = last_words(p, how, sizeof how);
     event_begin(&e, "rank-dead");
     json_key_uint(&e.json, "rank", p->index);
     json_key_string(&e.json, "how", how);
     event_end(c, &e);
     if (c->weights_saved || c->resumed)
-        run_fail(c, ERR_FAILED, "%s; resume=%s goes on from the last checkpoint", how, c->run_dir);
+        run_fail(c, code, "%s; resume=%s goes on from the last checkpoint", how, c->run_dir);
     else
-        run_fail(c, ERR_FAILED, "%s; there is no checkpoint yet", how);
+        run_fail(c, code, "%s; there is no checkpoint yet", how);
 }
 
 static void helper_ended(coordinator_t *c, proc_t *p)
 {
     char how[1024];
+    /* What we killed, and a scan that nobody waits for any more, have nothing to say. */
+    if (p->kill_sent || (p->kind == BOARD_SCAN && c->state != RUN_SCANNING))
+        return;
     if (p->said_bye && p->bye_status < 0) {
         run_fail(c, p->bye_status, "%s", p->bye_text);
     } else if (p->kind == BOARD_SCAN && p->said_bye) {
-        if (c->state != RUN_SCANNING)
-            return;
         int rc = start_from_list(c);
         if (rc < 0)
             run_fail(c, rc, "%s", err_text());
     } else if (p->said_bye && c->state == RUN_LEAVING) {
         return;
-    } else if (c->interrupts > 1 && c->state == RUN_LEAVING) {
-        return;
     } else {
-        last_words(p, how, sizeof how);
-        run_fail(c, ERR_FAILED, "%s", how);
+        int code = last_words(p, how, sizeof how);
+        if (c->weights_saved || c->resumed)
+            run_fail(c, code, "%s; resume=%s goes on from the last checkpoint", how, c->run_dir);
+        else
+            run_fail(c, code, "%s", how);
     }
 }
 

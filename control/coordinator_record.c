@@ -1,9 +1,11 @@
 /* What is told: notes to the person, events, rows and logs to the scribe. */
 #include "control/coordinator_state.h"
 
+#include "control/text.h"
 #include "shm/err.h"
 #include "shm/futex.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { STDERR_READS = 16 };
+
 /* A line for logs/PROCESS.log; the first to be left out when the scribe is slow. */
 static void record_log(coordinator_t *c, const char *process, const char *line)
 {
     char frame[sizeof(wire_log_t) + 4096];
     size_t n = strnlen(line, sizeof frame - sizeof(wire_log_t));
     wire_log_t head;
-    if (c->config->digest_only)
+    if (c->config->digest_only || !c->outbox)
         return;
     memset(&head, 0, sizeof head);
     wire_begin(&head, WIRE_LOG, sizeof head + n);
@@ -34,6 +38,7 @@ void run_note(coordinator_t *c, log_level_t level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    text_printable(text);
     if (c->view->note)
         c->view->note(c->view->user, level, text);
     else
@@ -87,8 +92,7 @@ void event_end(coordinator_t *c, event_t *e)
 /* The columns of facts/yolo.md 6.7: losses and metrics rounded to 5 decimals, then %.6g. */
 static size_t csv_value(char *row, size_t room, size_t used, double v, int known)
 {
-    double rounded = (double)(long long)(v * 1e5 + (v < 0 ? -0.5 : 0.5)) / 1e5;
-    int n = known ? snprintf(row + used, room - used, ",%.6g", rounded)
+    int n = known ? snprintf(row + used, room - used, ",%.6g", round(v * 1e5) / 1e5)
                   : snprintf(row + used, room - used, ",");
     return used + (size_t)n;
 }
@@ -125,21 +129,22 @@ static void stderr_line(coordinator_t *c, proc_t *p, const char *line)
     if (!line[0])
         return;
     const char *warn = line_of_level(line, "warn: "), *error = line_of_level(line, "error: ");
-    if (error || !p->last_is_error) {
+    /* What it said of its work is no reason for its end; what is not of our own log may be. */
+    if (error || (!p->last_is_error && !line_of_level(line, ""))) {
         snprintf(p->last_words, sizeof p->last_words, "%s", error ? error : line);
         p->last_is_error = error != NULL;
     }
-    /* Errors are told with the process's end; without a scribe, nothing else keeps them. */
+    /* Errors are told with the process's end. */
     if (warn && !(c->state == RUN_LEAVING && c->code < 0))
         run_note(c, LOG_WARN, "%s: %s", p->name, warn);
-    else if (error && c->config->digest_only)
-        run_note(c, LOG_ERROR, "%s: %s", p->name, error);
     record_log(c, p->name, line);
 }
 
 void record_stderr(coordinator_t *c, proc_t *p, int final)
 {
-    while (p->child.errors >= 0) {
+    /* A process that writes without end must not hold up the loop: the rest comes in the next
+     * round. */
+    for (int reads = 0; p->child.errors >= 0 && (final || reads < STDERR_READS); reads++) {
         ssize_t n =
             read(p->child.errors, p->line + p->line_used, sizeof p->line - 1 - p->line_used);
         if (n <= 0)

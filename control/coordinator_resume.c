@@ -35,7 +35,7 @@ int resume_absolute(options_t *o, int digest_only)
     char here[OPTIONS_PATH_BYTES], runs[OPTIONS_PATH_BYTES + 32];
     int rc;
     if (!getcwd(here, sizeof here))
-        return err_sys(ERR_ENV, "the working folder");
+        return err_sys(ERR_ENV, "the working folder cannot be found: cd to one that is there");
     CHECK_GOTO(make_absolute(o->data, here), rc, fail);
     CHECK_GOTO(make_absolute(o->resume, here), rc, fail);
     /* A model's name stays a name; a file's path does not. */
@@ -48,7 +48,8 @@ int resume_absolute(options_t *o, int digest_only)
     snprintf(runs, sizeof runs, "%s/runs/detect", here);
     if (!o->project[0])
         snprintf(o->project, sizeof o->project, "%.*s", OPTIONS_PATH_BYTES - 1, runs);
-    else if (strncmp(o->project, "runs/detect", 11) == 0)
+    else if (strncmp(o->project, "runs/detect", 11) == 0 &&
+             (o->project[11] == '/' || o->project[11] == '\0'))
         CHECK_GOTO(make_absolute(o->project, here), rc, fail);
     else
         CHECK_GOTO(make_absolute(o->project, runs), rc, fail);
@@ -123,19 +124,24 @@ fail:
 
 int resume_options(coordinator_t *c, const char *yaml, size_t bytes)
 {
-    options_t asked = c->options;
     char *dumps = malloc(2 * (size_t)OPTIONS_YAML_BYTES);
     int rc;
     if (!dumps)
         return err_set(ERR_ENV, "no memory for the run's options");
     options_default(&c->options);
     CHECK_GOTO(options_load_yaml_text(&c->options, yaml, bytes, "the run's args.yaml"), rc, fail);
-    memcpy(c->options.resume, asked.resume, sizeof c->options.resume);
+    if (!c->options.data[0]) {
+        rc = err_set(ERR_CONFIG, "%s/args.yaml names no data set: it is damaged", c->run_dir);
+        goto fail;
+    }
+    /* The run's folder, whichever file in it was named. */
+    snprintf(c->options.resume, sizeof c->options.resume, "%s", c->run_dir);
     for (int i = 0; i < c->config->n_words; i++)
         CHECK_GOTO(apply_word(c, c->config->words[i], dumps, dumps + OPTIONS_YAML_BYTES), rc, fail);
     CHECK_GOTO(options_check(&c->options, dumps, OPTIONS_YAML_BYTES), rc, fail);
-    if (dumps[0])
-        run_note(c, LOG_INFO, "%s", dumps);
+    for (char *save = NULL, *line = strtok_r(dumps, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        run_note(c, LOG_INFO, "%s", line);
     run_note(c, LOG_INFO,
              "resume: %s goes on at the beginning of epoch %u of %d; everything else is as in its "
              "args.yaml",

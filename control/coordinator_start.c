@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
     START_ISSUES_SHOWN = 20,
-    START_MARGIN = 128 << 20,       /* coordinator, scribe, and what the kernel needs */
-    START_LOADER_MARGIN = 32 << 20, /* a loader's private buffers: files under way, decoded rows */
-    START_LABELS = 4,               /* images of a mosaic; twice with mixup */
+    START_MARGIN = 128 << 20, /* coordinator, scribe, and what the kernel needs */
+    START_LABELS = 4,         /* images of a mosaic; twice with mixup */
 };
 
 static void tell_issues(coordinator_t *c)
@@ -99,7 +99,7 @@ static void size_ring(coordinator_t *c)
 static int check_memory(coordinator_t *c)
 {
     uint64_t ring = ring_bytes(&c->ring_config), mib = 1 << 20;
-    uint64_t margin = START_MARGIN + (uint64_t)c->workers * START_LOADER_MARGIN;
+    uint64_t margin = START_MARGIN + (uint64_t)c->workers * RUN_LOADER_BYTES;
     uint64_t need = ring * c->ranks + margin;
     int rc = arena_budget("", &c->budget);
     if (rc < 0)
@@ -110,9 +110,10 @@ static int check_memory(coordinator_t *c)
         ERR_ENV,
         "the batch rings need %llu MiB (%u of %llu MiB) and the processes %llu MiB, and %llu MiB "
         "are available (%s): lower ring_depth (%d), batch (%d), imgsz (%d) or workers (%u)",
-        (unsigned long long)(ring * c->ranks / mib), c->ranks, (unsigned long long)(ring / mib),
-        (unsigned long long)(margin / mib), (unsigned long long)(c->budget.available / mib),
-        c->budget.source, c->options.ring_depth, c->options.batch, c->options.imgsz, c->workers);
+        (unsigned long long)((ring * c->ranks + mib - 1) / mib), c->ranks,
+        (unsigned long long)((ring + mib - 1) / mib), (unsigned long long)(margin / mib),
+        (unsigned long long)(c->budget.available / mib), c->budget.source, c->options.ring_depth,
+        c->options.batch, c->options.imgsz, c->workers);
 }
 
 static int make_rings(coordinator_t *c)
@@ -132,16 +133,6 @@ static int make_rings(coordinator_t *c)
         }
         ring_arm(c->rings[r], cells);
     }
-    return 0;
-}
-
-/* The resolved options, as every process and args.yaml get them. */
-static int publish_options(coordinator_t *c)
-{
-    int rc = options_dump_yaml(&c->options, c->yaml, sizeof c->yaml);
-    if (rc < 0)
-        return rc;
-    record_text(c, WIRE_ARGS, c->yaml, strlen(c->yaml), 0);
     return 0;
 }
 
@@ -177,7 +168,7 @@ int start_from_list(coordinator_t *c)
     CHECK_GOTO(make_plan(c), rc, fail);
     size_ring(c);
     CHECK_GOTO(check_memory(c), rc, fail);
-    CHECK_GOTO(publish_options(c), rc, fail);
+    CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
     CHECK_GOTO(make_rings(c), rc, fail);
     CHECK_GOTO(ledger_new(c->plan.n_train, c->plan.n_val, &c->ledger), rc, fail);
     tell_start(c);
@@ -197,7 +188,7 @@ fail:
     return rc;
 }
 
-void start_table(coordinator_t *c)
+static void show_table(coordinator_t *c)
 {
     coordinator_table_t t = {.options = &c->options,
                              .plan = &c->plan,
@@ -216,6 +207,42 @@ void start_table(coordinator_t *c)
             &board_page(c->board, proc_trainer(c, r)->page)->memory_bytes, memory_order_relaxed);
     if (c->view->start)
         c->view->start(c->view->user, &t);
+}
+
+/* The snapshot memory holds two checkpoints, and so does the disk at its fullest: one is written
+ * whole before the other goes. What cannot be kept is better known now than after the first epoch.
+ */
+static int check_disk(coordinator_t *c)
+{
+    struct stat st;
+    uint64_t mb = 1000000;
+    if (c->disk_free == 0 || fstat(c->snapshot_fd, &st) != 0)
+        return 0; /* not known */
+    /* A resumed run's disk holds one of them already. */
+    uint64_t need = (uint64_t)st.st_size / (c->resumed ? 2 : 1);
+    if (need <= c->disk_free)
+        return 0;
+    return err_set(ERR_ENV,
+                   "the checkpoints of this run need %llu MB in %s, where %llu MB are free: free "
+                   "some, or give project=FOLDER on another disk",
+                   (unsigned long long)(need / mb), c->run_dir,
+                   (unsigned long long)(c->disk_free / mb));
+}
+
+void start_done(coordinator_t *c)
+{
+    if (c->state > RUN_STOPPING)
+        return;
+    if (check_disk(c) < 0) {
+        run_fail(c, ERR_ENV, "%s", err_text());
+        return;
+    }
+    /* With its args.yaml the run has begun: a start that fails before leaves no run directory. */
+    record_text(c, WIRE_ARGS, c->yaml, strlen(c->yaml), 0);
+    if (c->state != RUN_STARTING)
+        return;
+    show_table(c);
+    run_enter(c, RUN_TRAINING);
 }
 
 void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w)

@@ -41,9 +41,11 @@ enum {
     RUN_READY_S = 900,       /* a trainer's start-up: model, memory, weights */
     RUN_SCAN_S = 600,        /* a scan without any progress */
     RUN_LEAVE_S = 5,         /* to leave when all work is done */
+    RUN_UNKILLABLE_S = 3,    /* after SIGKILL: then the kernel holds it */
     RUN_LAST_WORDS_MS = 500, /* for a goodbye still on its way when its sender has ended */
     RUN_DEATHS = 5,          /* loaders that may die without a cell done in between */
     RUN_EVENT_BYTES = 8192,
+    RUN_LOADER_BYTES = 32 << 20, /* a loader's private buffers: files under way, decoded rows */
 };
 
 typedef enum {
@@ -76,12 +78,12 @@ typedef struct {
     int said_bye, bye_status;
     char bye_text[WIRE_TEXT];
     int stop_wanted, stop_sent; /* a wire_stop_why_t + 1; wanted until it is sent */
-    int kill_sent;
-    uint32_t epochs_sent; /* announcements below this epoch */
-    uint32_t ledger_sent; /* entries */
-    uint64_t respawn_ns;  /* PROC_NONE: when to start again; 0: not */
-    uint32_t deaths;      /* in a row, without a cell of its own in between */
-    size_t line_used;     /* of a line of stderr not yet complete */
+    int kill_sent, stuck_told;  /* SIGKILL is sent; that it does not end has been said */
+    uint32_t epochs_sent;       /* announcements below this epoch */
+    uint32_t ledger_sent;       /* entries */
+    uint64_t respawn_ns;        /* PROC_NONE: when to start again; 0: not */
+    uint32_t deaths;            /* in a row, without a cell of its own in between */
+    size_t line_used;           /* of a line of stderr not yet complete */
     char line[4096];
     char last_words[WIRE_TEXT]; /* last error line, else last line */
     int last_is_error;
@@ -95,6 +97,7 @@ typedef struct coordinator {
     uint64_t state_ns, start_ns, last_tick_ns;
     uint64_t deadline_ns; /* of the state; 0: none */
     int interrupts;       /* Ctrl-C so far */
+    uint64_t signal_ns;   /* of the last signal that asked for an end */
     int user_stop;
     int code; /* first failure, or ERR_STOPPED */
     char text[8192];
@@ -189,8 +192,8 @@ void message_drain(coordinator_t *c);
 /* coordinator_start.c */
 /* The sample list is there: issues, plan, memory, rings, then trainers and loaders. */
 int start_from_list(coordinator_t *c);
-/* Every trainer is ready: the start table. */
-void start_table(coordinator_t *c);
+/* Every trainer is ready: args.yaml, the start table, and training, unless a stop came first. */
+void start_done(coordinator_t *c);
 void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w);
 
 /* coordinator_resume.c */

@@ -9,7 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATUS_BYTES = 1 << 19 };
+/* A cell that has been in one phase for this long is named with its file. */
+enum { STATUS_BYTES = 1 << 19, STATUS_LONG_NS = 1000000000 };
+
+static const char *const cell_phases[] = {
+    [CELL_FREE] = NULL,       [CELL_OPEN] = "open",       [CELL_READ] = "read",
+    [CELL_DECODE] = "decode", [CELL_AUGMENT] = "augment",
+};
 
 static uint64_t word(const _Atomic uint64_t *w)
 {
@@ -44,6 +50,40 @@ static void count_cells(const board_page_t *page, uint32_t n[5])
     }
 }
 
+/* What of a loader's work has taken longest: the file, its phase, since when. 0: nothing takes
+ * long. The words are read one by one while the loader works on: a mixture of two cells is possible
+ * and of no consequence. */
+typedef struct {
+    const char *phase, *path;
+    double seconds;
+} slowest_t;
+
+static int slowest_cell(coordinator_t *c, const board_page_t *page, slowest_t *s)
+{
+    uint64_t now = clock_ns(), oldest = 0;
+    int at = -1;
+    for (int i = 0; i < BOARD_INFLIGHT; i++) {
+        const board_cell_t *cell = &page->inflight[i];
+        uint64_t since = word(&cell->since_ns), age = now > since ? now - since : 0;
+        if (half(&cell->phase) == CELL_FREE || age < STATUS_LONG_NS || age < oldest)
+            continue;
+        oldest = age;
+        at = i;
+    }
+    if (at < 0 || !c->catalog)
+        return 0;
+    const board_cell_t *cell = &page->inflight[at];
+    uint32_t phase = half(&cell->phase), split = half(&cell->split);
+    const catalog_sample_t *sample =
+        split < CATALOG_SPLITS
+            ? catalog_sample(c->catalog, (catalog_split_t)split, half(&cell->sample))
+            : NULL;
+    if (!sample || phase == CELL_FREE || phase > CELL_AUGMENT)
+        return 0;
+    *s = (slowest_t){cell_phases[phase], catalog_path(c->catalog, sample), (double)oldest / 1e9};
+    return 1;
+}
+
 static void json_process(coordinator_t *c, json_t *j, const proc_t *p)
 {
     const board_page_t *page = page_of(c, p);
@@ -61,13 +101,18 @@ static void json_process(coordinator_t *c, json_t *j, const proc_t *p)
         json_key_number(j, "wait_data_s", (double)word(&page->wait_data_ns) / 1e9);
     }
     if (page && p->kind == BOARD_LOADER) {
-        static const char *const names[] = {NULL, "open", "read", "decode", "augment"};
+        slowest_t slow;
         uint32_t n[5];
         count_cells(page, n);
         json_key_uint(j, "cells_done", word(&page->cells_done));
         json_key_uint(j, "bytes_read", word(&page->bytes_read));
-        for (int i = 1; i < 5; i++)
-            json_key_uint(j, names[i], n[i]);
+        for (int i = CELL_OPEN; i <= CELL_AUGMENT; i++)
+            json_key_uint(j, cell_phases[i], n[i]);
+        if (slowest_cell(c, page, &slow)) {
+            json_key_string(j, "slowest_phase", slow.phase);
+            json_key_number(j, "slowest_s", slow.seconds);
+            json_key_string(j, "slowest_path", slow.path);
+        }
     }
     if (page && word(&page->progress_of)) {
         json_key_uint(j, "progress", word(&page->progress));
@@ -90,7 +135,7 @@ static int status_json(coordinator_t *c, char *text, size_t bytes)
     json_key_uint(&j, "epochs_done", c->first_epoch + c->epochs_done);
     json_key_uint(&j, "loaders", c->workers);
     json_key_uint(&j, "cells_done", run_cells_done(c));
-    json_key_uint(&j, "bad_samples", c->ledger ? ledger_count(c->ledger) : 0);
+    json_key_uint(&j, "bad_samples", c->ledger ? ledger_samples(c->ledger) : 0);
     json_key_uint(&j, "refused_messages", bus_refused(c->bus));
     json_key(&j, "rings");
     json_array_begin(&j);
@@ -129,6 +174,22 @@ __attribute__((format(printf, 2, 3))) static void put(page_t *t, const char *fmt
         t->used = (size_t)n < t->room - t->used ? t->used + (size_t)n : t->room - 1;
 }
 
+static void put_loader(coordinator_t *c, page_t *t, const board_page_t *page)
+{
+    slowest_t slow;
+    uint32_t n[5];
+    count_cells(page, n);
+    put(t, "  %llu images made", (unsigned long long)word(&page->cells_done));
+    const char *before = "; under way: ";
+    for (int i = CELL_OPEN; i <= CELL_AUGMENT; i++) {
+        if (n[i] > 0)
+            put(t, "%s%s %u", before, cell_phases[i], n[i]);
+        before = n[i] > 0 ? ", " : before;
+    }
+    if (slowest_cell(c, page, &slow))
+        put(t, "\n%-12s          %s for %.1f s: %s", "", slow.phase, slow.seconds, slow.path);
+}
+
 static void put_process(coordinator_t *c, page_t *t, const proc_t *p)
 {
     const board_page_t *page = page_of(c, p);
@@ -139,13 +200,11 @@ static void put_process(coordinator_t *c, page_t *t, const proc_t *p)
         put(t, "  epoch %u step %u, %llu images, %.1f s waited for data", half(&page->epoch) + 1,
             half(&page->step) + 1, (unsigned long long)word(&page->images_done),
             (double)word(&page->wait_data_ns) / 1e9);
-    if (page && p->kind == BOARD_LOADER) {
-        uint32_t n[5];
-        count_cells(page, n);
-        put(t, "  %llu images made; under way: open %u, read %u, decode %u, augment %u",
-            (unsigned long long)word(&page->cells_done), n[1], n[2], n[3], n[4]);
-    }
-    if (page && word(&page->progress_of))
+    if (page && p->kind == BOARD_LOADER)
+        put_loader(c, t, page);
+    if (page && p->kind == BOARD_SCRIBE && word(&page->progress_of))
+        put(t, "  a file of %.1f MB", (double)word(&page->progress_of) / 1e6);
+    else if (page && word(&page->progress_of))
         put(t, "  %llu of %llu", (unsigned long long)word(&page->progress),
             (unsigned long long)word(&page->progress_of));
     put(t, "\n");
@@ -167,17 +226,39 @@ static int status_text(coordinator_t *c, char *text, size_t bytes)
             ring_fill(c->rings[r]), c->ring_config.depth,
             (unsigned long long)ring_tail(c->rings[r]));
     put(&t, "%llu images made", (unsigned long long)run_cells_done(c));
-    if (c->ledger && ledger_count(c->ledger))
-        put(&t, ", %u bad samples", ledger_count(c->ledger));
+    if (c->ledger && ledger_samples(c->ledger))
+        put(&t, ", %u bad samples", ledger_samples(c->ledger));
     put(&t, "\n");
     return (int)t.used;
+}
+
+/* 0, or the length of the sentence that says why there cannot be n loaders. */
+static int scale_refused(coordinator_t *c, uint32_t n, char *text, size_t bytes)
+{
+    arena_budget_t budget;
+    if (n < 1 || n > RUN_LOADERS_MAX)
+        return snprintf(text, bytes, "a run has 1 to %d loaders, not %u\n", RUN_LOADERS_MAX, n);
+    if (c->state != RUN_STARTING && c->state != RUN_TRAINING)
+        return snprintf(text, bytes, "the number of loaders stays: the run is %s\n",
+                        run_state_name(c->state));
+    if (n <= c->workers || arena_budget("", &budget) < 0)
+        return 0;
+    uint64_t need = (uint64_t)(n - c->workers) * RUN_LOADER_BYTES;
+    if (need <= budget.available)
+        return 0;
+    return snprintf(text, bytes,
+                    "%u more loaders need about %llu MiB and %llu MiB are available (%s): the "
+                    "number of loaders stays %u\n",
+                    n - c->workers, (unsigned long long)(need >> 20),
+                    (unsigned long long)(budget.available >> 20), budget.source, c->workers);
 }
 
 static int scale(coordinator_t *c, uint32_t n, char *text, size_t bytes)
 {
     event_t e;
-    if (n < 1 || n > RUN_LOADERS_MAX)
-        return snprintf(text, bytes, "a run has 1 to %d loaders, not %u\n", RUN_LOADERS_MAX, n);
+    int refused = scale_refused(c, n, text, bytes);
+    if (refused)
+        return refused;
     event_begin(&e, "loader-scale");
     json_key_uint(&e.json, "from", c->workers);
     json_key_uint(&e.json, "to", n);
@@ -201,9 +282,14 @@ void status_answer(coordinator_t *c, const char *to, const wire_command_t *comma
         n = command->argument ? status_text(c, text, room) : status_json(c, text, room);
     else if (command->command == WIRE_CMD_SCALE)
         n = scale(c, command->argument, text, room);
-    else if (command->command == WIRE_CMD_STOP) {
+    else if (command->command == WIRE_CMD_STOP && c->interrupts > 0) {
+        /* Asking again is no second Ctrl-C: a script that repeats itself loses no checkpoint. */
+        n = snprintf(text, room, "it is being stopped already: %s for %.0f s\n",
+                     run_state_name(c->state), seconds_since(c->state_ns));
+    } else if (command->command == WIRE_CMD_STOP) {
         run_interrupt(c, "sluice stop");
-        n = snprintf(text, room, "stopping after a checkpoint\n");
+        n = snprintf(text, room, "%s\n",
+                     c->state == RUN_STOPPING ? "stopping after a checkpoint" : "ending");
     } else if (command->command == WIRE_CMD_CHECKPOINT)
         n = snprintf(text, room,
                      "a checkpoint is written at the end of each epoch, and at a stop\n");

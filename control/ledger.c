@@ -34,12 +34,29 @@ void ledger_free(ledger_t **ledger)
     *ledger = NULL;
 }
 
-static wire_ledger_t *ledger_find(ledger_t *l, uint32_t split, uint32_t sample)
+/* The entry of a sample that holds from a place on; NULL for a sample that is not known to be bad.
+ */
+static const wire_ledger_t *ledger_find(const ledger_t *l, uint32_t split, uint32_t sample)
 {
     for (uint32_t i = 0; i < l->count; i++)
-        if (l->entries[i].split == split && l->entries[i].sample == sample)
+        if (l->entries[i].split == split && l->entries[i].sample == sample && !l->entries[i].only)
             return &l->entries[i];
     return NULL;
+}
+
+static int ledger_covers(const ledger_t *l, const wire_bad_sample_t *bad)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        const wire_ledger_t *e = &l->entries[i];
+        if (e->split != bad->split || e->sample != bad->sample)
+            continue;
+        int same = e->from_epoch == bad->epoch && e->from_position == bad->position;
+        int behind = bad->epoch > e->from_epoch ||
+                     (bad->epoch == e->from_epoch && bad->position > e->from_position);
+        if (same || (behind && !e->only))
+            return 1;
+    }
+    return 0;
 }
 
 static int ledger_grow(ledger_t *l)
@@ -55,12 +72,29 @@ static int ledger_grow(ledger_t *l)
     return 0;
 }
 
-static int ledger_append(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_t *entry)
+static int ledger_append(ledger_t *l, const wire_bad_sample_t *bad, uint32_t substitute, int only,
+                         uint32_t epoch, uint64_t position)
 {
-    uint32_t n = l->samples[bad->split], substitute = bad->sample;
     int rc = ledger_grow(l);
     if (rc < 0)
         return rc;
+    wire_ledger_t *e = &l->entries[l->count++];
+    memset(e, 0, sizeof *e);
+    wire_begin(e, WIRE_LEDGER, sizeof *e);
+    e->split = bad->split;
+    e->sample = bad->sample;
+    e->substitute = substitute;
+    e->number = l->count;
+    e->from_epoch = epoch;
+    e->only = (uint32_t)only;
+    e->from_position = position;
+    return 0;
+}
+
+/* The first entry of a sample: what is read in its place, and from where on. */
+static int ledger_begin(ledger_t *l, const wire_bad_sample_t *bad, const ledger_place_t *beyond)
+{
+    uint32_t n = l->samples[bad->split], substitute = bad->sample;
     uint32_t count = ++l->bad[bad->split];
     if (count >= n || (count >= LEDGER_MANY && (uint64_t)count * LEDGER_SHARE > n))
         return err_set(
@@ -71,41 +105,37 @@ static int ledger_append(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_
     do {
         substitute = (substitute + 1) % n;
     } while (ledger_find(l, bad->split, substitute));
-    wire_ledger_t *e = &l->entries[l->count++];
-    memset(e, 0, sizeof *e);
-    wire_begin(e, WIRE_LEDGER, sizeof *e);
-    e->split = bad->split;
-    e->sample = bad->sample;
-    e->substitute = substitute;
-    e->number = l->count;
-    e->from_epoch = bad->epoch;
-    e->from_position = bad->position;
-    *entry = *e;
-    return LEDGER_NEW;
+    return ledger_append(l, bad, substitute, 0, beyond->epoch, beyond->position);
 }
 
-int ledger_report(ledger_t *l, const wire_bad_sample_t *bad, wire_ledger_t *entry)
+int ledger_report(ledger_t *l, const wire_bad_sample_t *bad, const ledger_place_t *beyond,
+                  uint32_t *substitute)
 {
+    int rc, answer = LEDGER_CELL;
     if (bad->split >= CATALOG_SPLITS || bad->sample >= l->samples[bad->split])
         return err_set(ERR_FAILED,
                        "a bad-sample report names sample %u of split %u, which is not there",
                        bad->sample, bad->split);
-    wire_ledger_t *e = ledger_find(l, bad->split, bad->sample);
-    if (!e)
-        return ledger_append(l, bad, entry);
-    int earlier = bad->epoch < e->from_epoch ||
-                  (bad->epoch == e->from_epoch && bad->position < e->from_position);
-    if (earlier) {
-        e->from_epoch = bad->epoch;
-        e->from_position = bad->position;
+    if (!ledger_find(l, bad->split, bad->sample)) {
+        if ((rc = ledger_begin(l, bad, beyond)) < 0)
+            return rc;
+        answer = LEDGER_NEW;
     }
-    *entry = *e;
-    return earlier ? LEDGER_LOWERED : LEDGER_KNOWN;
+    *substitute = ledger_find(l, bad->split, bad->sample)->substitute;
+    if (ledger_covers(l, bad))
+        return answer == LEDGER_NEW ? LEDGER_NEW : LEDGER_KNOWN;
+    rc = ledger_append(l, bad, *substitute, 1, bad->epoch, bad->position);
+    return rc < 0 ? rc : answer;
 }
 
 uint32_t ledger_count(const ledger_t *l)
 {
     return l->count;
+}
+
+uint32_t ledger_samples(const ledger_t *l)
+{
+    return l->bad[CATALOG_TRAIN] + l->bad[CATALOG_VAL];
 }
 
 const wire_ledger_t *ledger_at(const ledger_t *l, uint32_t i)

@@ -1,5 +1,7 @@
 #include "control/log.h"
 
+#include "control/text.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +13,14 @@ enum { LOG_LINE_BYTES = 4096 };
 
 /* Set once at the start of a process, before it has threads. */
 static char log_who[48] = "sluice";
+static void (*log_taker)(void *user, log_level_t level, const char *text);
+static void *log_taker_user;
+
+void log_sink(void (*sink)(void *user, log_level_t level, const char *text), void *user)
+{
+    log_taker = sink;
+    log_taker_user = user;
+}
 
 void log_identity(const char *who, int index)
 {
@@ -40,7 +50,7 @@ void log_line(log_level_t level, const char *fmt, ...)
 {
     char line[LOG_LINE_BYTES];
     int saved = errno;
-    size_t used = log_prefix(line, sizeof line, level);
+    size_t prefix = log_prefix(line, sizeof line, level), used = prefix;
     va_list ap;
     va_start(ap, fmt);
     /* vsnprintf keeps one byte for its NUL: the newline takes that place. */
@@ -48,10 +58,12 @@ void log_line(log_level_t level, const char *fmt, ...)
     va_end(ap);
     if (n > 0)
         used += (size_t)n < sizeof line - used ? (size_t)n : sizeof line - used - 1;
-    /* Text from outside (file names, decoder messages) must not forge lines of its own. */
-    for (size_t i = 0; i < used; i++)
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
-            line[i] = ' ';
+    text_printable(line);
+    if (log_taker) {
+        log_taker(log_taker_user, level, line + prefix);
+        errno = saved;
+        return;
+    }
     line[used++] = '\n';
     /* One write a line, so that lines of several processes do not mix. A log that cannot be written
      * is no reason to stop a run. */

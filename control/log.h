@@ -13,5 +13,9 @@ typedef enum { LOG_INFO = 0, LOG_WARN, LOG_ERROR } log_level_t;
  * threads. */
 void log_identity(const char *who, int index);
 void log_line(log_level_t level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Hands the text of each line to a function instead of writing it: for a process whose standard
+ * error may be a terminal that is held, and which must not wait (the coordinator). NULL: written
+ * again. The function runs on the thread that logs, and must not log. */
+void log_sink(void (*sink)(void *user, log_level_t level, const char *text), void *user);
 
 #endif

@@ -81,6 +81,8 @@ int options_load_yaml_text(options_t *o, const char *text, size_t bytes, const c
 /* Cross checks after all sources: needed keys, batch over devices, imgsz rounded up. What is
  * changed or not used is said in notes, a line each; "" when there is nothing to say. */
 int options_check(options_t *o, char *notes, size_t notes_bytes);
+/* The part of it that is for a resume, whose other options are not known yet. */
+int options_check_resume(const options_t *o);
 /* Replaces DEVICE_AUTO and DEVICE_ALL on a machine with so many usable GPUs (0: none, or no CUDA in
  * this build) and checks ordinals, batch and amp against the devices. ERR_ENV for a device that is
  * not there. */

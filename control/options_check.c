@@ -29,6 +29,16 @@ __attribute__((format(printf, 2, 3))) static void note(notes_t *notes, const cha
     va_end(ap);
 }
 
+int options_check_resume(const options_t *o)
+{
+    if (strcasecmp(o->resume, "true") == 0 || strcmp(o->resume, "1") == 0)
+        return err_set(ERR_CONFIG,
+                       "resume=%s: name the run folder to go on from, as in "
+                       "resume=runs/detect/train",
+                       o->resume);
+    return 0;
+}
+
 static int check_names(const options_t *o)
 {
     size_t n = strlen(o->model);
@@ -49,12 +59,7 @@ static int check_names(const options_t *o)
         return err_set(ERR_CONFIG,
                        "name=%s: one folder name is needed; project= holds the path before it",
                        o->name);
-    if (strcasecmp(o->resume, "true") == 0 || strcmp(o->resume, "1") == 0)
-        return err_set(ERR_CONFIG,
-                       "resume=%s: name the run folder to go on from, as in "
-                       "resume=runs/detect/train",
-                       o->resume);
-    return 0;
+    return options_check_resume(o);
 }
 
 static int check_batch(const options_t *o)

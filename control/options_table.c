@@ -41,7 +41,7 @@ const option_spec_t options_table[] = {
     SECTION("What is trained, on what"),
     TEXT(model, "yolo11n", 0, "yolo11 or yolov8 with n, s, m, l or x; or a .safetensors file"),
     TEXT(data, "", OPT_NONE_OK, "the data set's data.yaml"),
-    TEXT(project, "runs/detect", OPT_NONE_OK, "folder of the runs"),
+    TEXT(project, "runs/detect", OPT_NONE_OK, "folder of the runs; a relative one lies in runs/detect"),
     TEXT(name, "train", OPT_NONE_OK, "run folder in it; -2, -3 ... is added to a name in use"),
     TEXT(resume, "", OPT_NONE_OK, "run folder or last.state.safetensors to go on from"),
     BOOL(exist_ok, "False", "use the run folder even if it is there already"),

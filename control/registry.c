@@ -10,14 +10,17 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { REGISTRY_PATH = 4096 + 64, REGISTRY_TEXT = 8192 };
-static const char registry_suffix[] = ".run";
+enum { REGISTRY_TMP_S = 60 }; /* a start has long given its file the right name by then */
+static const char registry_suffix[] = ".run", registry_temporary[] = ".run.tmp";
 
 struct registry {
     int fd; /* locked */
     char path[REGISTRY_PATH];
+    registry_entry_t entry;
 };
 
 /* The folder must be ours alone: in /tmp anybody could have made one of that name. */
@@ -46,7 +49,7 @@ static int read_entry(int fd, registry_entry_t *e)
 {
     char text[REGISTRY_TEXT];
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
-    if (n <= 0)
+    if (n <= 0 || text[n - 1] != '\n') /* while it is written */
         return -1;
     text[n] = '\0';
     memset(e, 0, sizeof *e);
@@ -72,6 +75,29 @@ static int read_entry(int fd, registry_entry_t *e)
     return fields == 4 && e->pid > 0 && e->endpoint[0] && e->token[0] ? 0 : -1;
 }
 
+static int ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n > k && strcmp(name + n - k, end) == 0;
+}
+
+/* A start that was killed before its file had its name. */
+static void remove_old_temporary(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0 && time(NULL) - st.st_mtime > REGISTRY_TMP_S)
+        unlink(path);
+}
+
+/* Whether the name still stands for the file that is open: a new run may have been given the pid,
+ * and so the file name, of a dead one. */
+static int still_named(int fd, const char *path)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_ino == named.st_ino &&
+           opened.st_dev == named.st_dev;
+}
+
 /* Calls visit for each live run; removes the files of dead ones. */
 static int registry_walk(int (*visit)(void *user, const registry_entry_t *e), void *user)
 {
@@ -83,18 +109,21 @@ static int registry_walk(int (*visit)(void *user, const registry_entry_t *e), vo
     if (!dir)
         return err_sys(ERR_ENV, "%s", folder);
     for (struct dirent *d; (d = readdir(dir)) != NULL;) {
-        size_t n = strlen(d->d_name);
-        if (n <= sizeof registry_suffix - 1 ||
-            strcmp(d->d_name + n - (sizeof registry_suffix - 1), registry_suffix) != 0)
-            continue;
         snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (ends_with(d->d_name, registry_temporary))
+            remove_old_temporary(path);
+        if (!ends_with(d->d_name, registry_suffix))
+            continue;
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd < 0)
             continue;
         registry_entry_t e;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlink(path);
-        else if (read_entry(fd, &e) == 0 && visit)
+        /* Shared, so that two who look at a dead run's file do not take each other for its owner.
+         */
+        if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
+            if (still_named(fd, path))
+                unlink(path);
+        } else if (visit && read_entry(fd, &e) == 0)
             rc = visit(user, &e);
         close(fd);
         if (rc != 0)
@@ -104,9 +133,17 @@ static int registry_walk(int (*visit)(void *user, const registry_entry_t *e), vo
     return rc;
 }
 
+static int write_entry(int fd, const registry_entry_t *e)
+{
+    char text[REGISTRY_TEXT];
+    int n = snprintf(text, sizeof text, "pid=%d\nendpoint=%s\ntoken=%s\nrun_dir=%s\n", (int)e->pid,
+                     e->endpoint, e->token, e->run_dir);
+    return pwrite(fd, text, (size_t)n, 0) == n ? 0 : -1;
+}
+
 int registry_add(const registry_entry_t *e, registry_t **registry)
 {
-    char folder[REGISTRY_PATH], temporary[REGISTRY_PATH + 16], text[REGISTRY_TEXT];
+    char folder[REGISTRY_PATH], temporary[REGISTRY_PATH + 16];
     registry_t *r = NULL;
     int rc;
     *registry = NULL;
@@ -121,9 +158,8 @@ int registry_add(const registry_entry_t *e, registry_t **registry)
      * take it for a dead run's. */
     snprintf(temporary, sizeof temporary, "%s.tmp", r->path);
     r->fd = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    int n = snprintf(text, sizeof text, "pid=%d\nendpoint=%s\ntoken=%s\nrun_dir=%s\n", (int)e->pid,
-                     e->endpoint, e->token, e->run_dir);
-    if (r->fd < 0 || flock(r->fd, LOCK_EX | LOCK_NB) != 0 || write(r->fd, text, (size_t)n) != n ||
+    r->entry = *e;
+    if (r->fd < 0 || flock(r->fd, LOCK_EX | LOCK_NB) != 0 || write_entry(r->fd, e) != 0 ||
         rename(temporary, r->path) != 0) {
         rc = err_sys(ERR_ENV, "cannot write %s", r->path);
         unlink(temporary);
@@ -138,6 +174,17 @@ fail:
     return rc;
 }
 
+int registry_set_run_dir(registry_t *r, const char *run_dir)
+{
+    if (!r || !run_dir[0])
+        return 0;
+    snprintf(r->entry.run_dir, sizeof r->entry.run_dir, "%s", run_dir);
+    /* In place, for the lock is on this file: all before the directory stays as it was. */
+    if (write_entry(r->fd, &r->entry) != 0)
+        return err_sys(ERR_ENV, "cannot write %s", r->path);
+    return 0;
+}
+
 void registry_remove(registry_t **registry)
 {
     if (!*registry)
@@ -150,7 +197,7 @@ void registry_remove(registry_t **registry)
 
 typedef struct {
     const char *which;
-    char absolute[4096]; /* of which, if it is a path */
+    char absolute[4096]; /* of which, if it is a path; "" if not known */
     registry_entry_t *found;
     int matches, live;
     char names[1024];
@@ -167,7 +214,8 @@ static int search_visit(void *user, const registry_entry_t *e)
              e->run_dir[0] ? e->run_dir : pid);
     s->live++;
     int match = !s->which || strcmp(s->which, e->run_dir) == 0 || strcmp(s->which, base) == 0 ||
-                strcmp(s->which, pid) == 0 || strcmp(s->absolute, e->run_dir) == 0;
+                strcmp(s->which, pid) == 0 ||
+                (e->run_dir[0] && strcmp(s->absolute, e->run_dir) == 0);
     if (match) {
         *s->found = *e;
         s->matches++;
@@ -175,18 +223,53 @@ static int search_visit(void *user, const registry_entry_t *e)
     return 0;
 }
 
+/* The working folder before a relative path, without looking at the path. "" when that is too long
+ * or the folder is gone. */
+static void plain_absolute(const char *path, char *out, size_t bytes)
+{
+    size_t used = 0;
+    while (path[0] == '.' && path[1] == '/')
+        path += 2;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    out[0] = '\0';
+    if (path[0] != '/') {
+        if (!getcwd(out, bytes))
+            out[0] = '\0';
+        used = strlen(out);
+        if (used == 0 || used + 1 >= bytes)
+            return;
+        out[used++] = '/';
+    }
+    if (used + n < bytes)
+        memcpy(out + used, path, n);
+    out[used + n < bytes ? used + n : 0] = '\0';
+}
+
 int registry_find(const char *which, registry_entry_t *entry)
 {
     search_t s = {.which = which, .found = entry};
-    if (which && !realpath(which, s.absolute))
-        s.absolute[0] = '\0';
+    char folder[REGISTRY_PATH];
+    if (which)
+        plain_absolute(which, s.absolute, sizeof s.absolute);
     int rc = registry_walk(search_visit, &s);
+    /* Only now is the path looked at, for links in it: it may be on storage that does not answer,
+     * which is when a run is asked how it does. */
+    if (rc == 0 && s.live > 0 && s.matches == 0 && which && strchr(which, '/') &&
+        realpath(which, s.absolute)) {
+        s.live = 0;
+        s.names[0] = '\0';
+        rc = registry_walk(search_visit, &s);
+    }
     if (rc < 0)
         return rc;
     if (s.matches == 1)
         return 0;
-    if (s.live == 0)
-        return err_set(ERR_CONFIG, "no run is live on this machine");
+    if (s.live == 0) {
+        rc = registry_folder(folder, sizeof folder);
+        return rc < 0 ? rc : err_set(ERR_CONFIG, "no live run is listed in %s", folder);
+    }
     if (s.matches == 0)
         return err_set(ERR_CONFIG, "no live run is called '%s'; live: %s", which, s.names);
     return err_set(ERR_CONFIG, "%d runs are live, name one of them: %s", s.matches, s.names);

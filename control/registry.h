@@ -2,7 +2,9 @@
  * in /tmp/sluice-UID, mode 0700.
  *
  * The coordinator holds a lock on its file as long as it lives, so that a file nobody locks is a
- * dead run's, whatever its pid has become; the next start removes such files. Local storage only.
+ * dead run's, whatever its pid has become; the next look removes such files. The folder is local;
+ * a run's own directory, which may be on storage that hangs, is not looked at here unless the name
+ * given for it is no live run's as it stands.
  */
 #ifndef SLUICE_CONTROL_REGISTRY_H
 #define SLUICE_CONTROL_REGISTRY_H
@@ -20,9 +22,12 @@ typedef struct {
 
 typedef struct registry registry_t; /* this process's own entry */
 
-/* Removes dead runs' files and writes ours. ERR_ENV when the folder cannot be had or is not ours.
- */
+/* Removes dead runs' files and writes ours. ERR_ENV when the folder cannot be had or is not ours;
+ * *registry is then NULL. */
 int registry_add(const registry_entry_t *entry, registry_t **registry);
+/* Writes the run directory into our entry, which had none. Nothing is done where registry is NULL.
+ */
+int registry_set_run_dir(registry_t *registry, const char *run_dir);
 /* Removes our file. */
 void registry_remove(registry_t **registry);
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,9 @@ extern char **environ;
 /* What a child tells of a start that failed; written whole into the start pipe. */
 typedef struct {
     int error;
-    char what[28];
+    char what[1020];
 } start_failure_t;
+_Static_assert(sizeof(start_failure_t) <= PIPE_BUF, "it is written in one piece");
 
 /* Everything the child needs between fork and exec, made before the fork: afterwards only
  * async-signal-safe calls are allowed, for the parent has threads. */
@@ -36,17 +38,20 @@ static void child_fail(const launch_t *l, const char *what)
 {
     start_failure_t f = {.error = errno};
     strncpy(f.what, what, sizeof f.what - 1);
+    strncat(f.what, l->program, sizeof f.what - 1 - strlen(f.what));
     ssize_t n = write(l->start, &f, sizeof f);
     (void)n;
     _exit(127);
 }
 
-/* Default dispositions and an empty mask; only an ignored SIGHUP (nohup) is kept. */
+/* Default dispositions and an empty mask; only an ignored SIGHUP (nohup) is kept, and SIGXFSZ: a
+ * file beyond ulimit -f is a failed write. */
 static void child_signals(void)
 {
     struct sigaction now, plain = {.sa_handler = SIG_DFL};
     for (int s = 1; s < NSIG; s++) {
-        if (s == SIGHUP && sigaction(s, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+        if ((s == SIGHUP || s == SIGXFSZ) && sigaction(s, NULL, &now) == 0 &&
+            now.sa_handler == SIG_IGN)
             continue;
         sigaction(s, &plain,
                   NULL); /* refused for SIGKILL, SIGSTOP and libc's own: as it should be */
@@ -66,25 +71,25 @@ static void child_descriptors(const launch_t *l)
     }
     for (int i = 0; i < l->n_fds; i++)
         if (fcntl(l->fds[i], F_SETFD, 0) != 0)
-            child_fail(l, "inherited descriptor");
+            child_fail(l, "inherited descriptor of ");
     if (fcntl(l->lifeline, F_SETFD, 0) != 0)
-        child_fail(l, "lifeline");
+        child_fail(l, "lifeline of ");
 }
 
 static void child_run(const launch_t *l)
 {
     if (setsid() < 0)
-        child_fail(l, "setsid");
+        child_fail(l, "setsid of ");
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
-        child_fail(l, "PR_SET_PDEATHSIG");
+        child_fail(l, "PR_SET_PDEATHSIG of ");
     if (getppid() != l->parent)
         _exit(127); /* the parent died before the signal was armed: nobody is left to tell */
     child_signals();
     if (dup2(l->null, 0) < 0 || dup2(l->errors, 1) < 0 || dup2(l->errors, 2) < 0)
-        child_fail(l, "standard streams");
+        child_fail(l, "standard streams of ");
     child_descriptors(l);
     execve(l->program, l->argv, l->envp);
-    child_fail(l, "exec");
+    child_fail(l, "exec ");
 }
 
 static const char *env_name_end(const char *entry)
@@ -239,6 +244,12 @@ void supervise_kill(const supervise_child_t *child)
     /* A pid that has not been reaped cannot have been given to somebody else. */
     if (child->pid > 0 && !child->ended)
         kill(child->pid, SIGKILL);
+}
+
+void supervise_continue(const supervise_child_t *child)
+{
+    if (child->pid > 0 && !child->ended)
+        kill(child->pid, SIGCONT);
 }
 
 void supervise_close(supervise_child_t *child)

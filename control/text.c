@@ -64,3 +64,10 @@ unsigned text_distance(const char *a, const char *b)
     }
     return last[nb];
 }
+
+void text_printable(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            *text = ' ';
+}

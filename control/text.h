@@ -18,4 +18,8 @@ void text_double(char out[TEXT_DOUBLE_BYTES], double value);
  * case. Words are looked at up to 63 bytes. */
 unsigned text_distance(const char *a, const char *b);
 
+/* Control characters become spaces: text from outside (file names, decoders' messages) must neither
+ * forge lines nor drive a terminal. */
+void text_printable(char *text);
+
 #endif

@@ -132,11 +132,12 @@ typedef struct {
     char reason[WIRE_TEXT];
 } wire_bad_sample_t;
 
-/* Ledger entry: from now on `sample` of `split` is read as `substitute`. */
+/* Ledger entry: `sample` of `split` is read as `substitute`, in the cell at (from_epoch,
+ * from_position) alone where `only` is 1, else there and in all cells behind. */
 typedef struct {
     wire_header_t head;
     uint32_t split, sample, substitute, number; /* number: 1, 2, ... */
-    uint32_t from_epoch, pad;
+    uint32_t from_epoch, only;
     uint64_t from_position;
 } wire_ledger_t;
 

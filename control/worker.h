@@ -34,7 +34,7 @@ typedef struct {
     int lifeline; /* descriptor */
 } worker_t;
 
-/* Parses the command line, arms the death signals, connects, says hello, waits (10 s) for the
+/* Parses the command line, arms the death signals, connects, says hello, waits for the
  * welcome, attaches board, catalog and rings. */
 int worker_start(int argc, char **argv, board_kind_t kind, worker_t *w);
 /* Handles what has come: answers WIRE_EPOCH itself (checks the agreement), notes WIRE_STOP; hands

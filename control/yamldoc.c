@@ -191,8 +191,11 @@ static int parse_events(yamldoc_t *doc, yaml_parser_t *parser)
         if (!yaml_parser_parse(parser, &event)) {
             if (parser->error == YAML_MEMORY_ERROR)
                 return out_of_memory(doc);
-            size_t line = parser->error == YAML_READER_ERROR ? 0 : parser->problem_mark.line + 1;
-            return err_set(ERR_CONFIG, "%s:%zu: not YAML: %s%s%s", doc->origin, line,
+            if (parser->error == YAML_READER_ERROR)
+                return err_set(ERR_CONFIG, "%s: not YAML: %s, at byte %zu", doc->origin,
+                               parser->problem, parser->problem_offset);
+            return err_set(ERR_CONFIG, "%s:%zu: not YAML: %s%s%s", doc->origin,
+                           parser->problem_mark.line + 1,
                            parser->problem ? parser->problem : "unreadable",
                            parser->context ? ", " : "", parser->context ? parser->context : "");
         }

@@ -137,8 +137,7 @@ int bmp_header(const uint8_t *file, size_t bytes, const picture_limits_t *limits
     return 0;
 }
 
-/* --- rows
- * ----------------------------------------------------------------------------------------- */
+/* ---- rows ---- */
 
 static void read_palette(const uint8_t *file, const bmp_header_t *h, uint8_t palette[][3])
 {

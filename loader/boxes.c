@@ -158,7 +158,6 @@ int boxes_tile(box_list_t *list, const geometry_view_t *view, uint32_t tile, uin
                const catalog_t *catalog, const catalog_label_t *labels, uint32_t n)
 {
     const geometry_tile_t *t = &view->tiles[tile];
-    int polygons = catalog && catalog_has_polygons(catalog);
     int rc = boxes_reserve(list, n);
     if (rc < 0)
         return rc;
@@ -167,7 +166,10 @@ int boxes_tile(box_list_t *list, const geometry_view_t *view, uint32_t tile, uin
         box_t before = boxes_on_canvas(view, t, l), after;
         if (view->n_tiles > 1 && (before.x2 - before.x1) * (before.y2 - before.y1) <= 0)
             continue;
-        if (polygons && l->n_points > 0)
+        /* All labels of a split have polygons or none has (facts/yolo.md 7.4), so each label's own
+         * tells what the peer asks of the whole mosaic. The other split may be different. */
+        int polygon = catalog && l->n_points > 0;
+        if (polygon)
             after = boxes_outline(view, t, catalog_points(catalog, l), l->n_points, side);
         else
             after = boxes_corners(view, &before);
@@ -177,7 +179,7 @@ int boxes_tile(box_list_t *list, const geometry_view_t *view, uint32_t tile, uin
         after.x2 = clip(after.x2, side);
         after.y2 = clip(after.y2, side);
         if (boxes_keep(&before, view->scale, &after,
-                       polygons ? BOXES_MIN_AREA_POLYGON : BOXES_MIN_AREA))
+                       polygon ? BOXES_MIN_AREA_POLYGON : BOXES_MIN_AREA))
             list->items[list->count++] = after;
     }
     return 0;

@@ -23,9 +23,9 @@ void boxes_init(box_list_t *list);
 void boxes_fini(box_list_t *list);
 void boxes_clear(box_list_t *list);
 
-/* Appends a tile's labels: loaded pixels -> canvas (clipped) -> output (clipped), filtered. In a
- * catalogue with polygons labels move by their outline and the filter's area threshold is lower.
- * ERR_ENV without memory. */
+/* Appends a tile's labels: loaded pixels -> canvas (clipped) -> output (clipped), filtered. A label
+ * with a polygon moves by its outline, and the filter's area threshold is lower for it. catalog
+ * holds the points; it may be NULL where no label has any. ERR_ENV without memory. */
 int boxes_tile(box_list_t *list, const geometry_view_t *view, uint32_t tile, uint32_t side,
                const catalog_t *catalog, const catalog_label_t *labels, uint32_t n);
 /* Appends a validation sample's labels: file -> letterboxed. */

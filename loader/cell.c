@@ -112,22 +112,18 @@ static void cell_progress(const cell_maker_t *m, board_cell_phase_t phase, uint3
 
 /* ---- planning ---- */
 
-/* geometry_resolve_fn's context. */
-typedef struct {
-    const cell_maker_t *maker;
-    const cell_plan_t *plan;
-} cell_resolve_t;
-
-static uint32_t cell_resolve(void *user, uint32_t sample, uint32_t *width, uint32_t *height)
+/* geometry_size_fn. */
+static void cell_size(void *user, uint32_t sample, uint32_t *width, uint32_t *height)
 {
-    const cell_resolve_t *r = user;
-    const cell_config_t *c = &r->maker->config;
-    uint32_t used = substitutes_resolve(c->ledger, r->plan->split, sample, r->plan->batch.epoch,
-                                        r->plan->position);
-    const catalog_sample_t *s = catalog_sample(c->catalog, r->plan->split, used);
+    const cell_maker_t *m = user;
+    const catalog_sample_t *s = catalog_sample(m->config.catalog, CATALOG_TRAIN, sample);
     *width = s->width;
     *height = s->height;
-    return used;
+}
+
+static uint32_t cell_resolve(const cell_maker_t *m, const cell_plan_t *p, uint32_t sample)
+{
+    return substitutes_resolve(m->config.ledger, p->split, sample, p->batch.epoch, p->position);
 }
 
 static int cell_visible(const geometry_tile_t *t)
@@ -135,20 +131,39 @@ static int cell_visible(const geometry_tile_t *t)
     return t->need[0] < t->need[2] && t->need[1] < t->need[3];
 }
 
-/* Index of a sample among the plan's sources, added if it is not there. */
-static uint32_t cell_source(cell_plan_t *p, uint32_t sample)
+/* Index of a sample at a loaded size among the plan's sources, added if it is not there. */
+static uint32_t cell_source(cell_plan_t *p, uint32_t sample, uint32_t width, uint32_t height)
 {
-    for (uint32_t i = 0; i < p->n_sources; i++)
-        if (p->sources[i] == sample)
-            return i;
-    p->sources[p->n_sources] = sample;
-    return p->n_sources++;
+    uint32_t i = 0;
+    while (i < p->n_sources &&
+           (p->sources[i] != sample || p->loaded[i][0] != width || p->loaded[i][1] != height))
+        i++;
+    if (i == p->n_sources) {
+        p->sources[i] = sample;
+        p->loaded[i][0] = width;
+        p->loaded[i][1] = height;
+        p->n_sources++;
+    }
+    return i;
+}
+
+/* The ledger comes behind the geometry, and only where pixels are needed: a cell that does not show
+ * a bad sample must not depend on whether the entry was known when the cell was planned. A
+ * substitute is brought to the size of what it stands in for. */
+static void cell_substitute(const cell_maker_t *m, cell_plan_t *p, geometry_view_t *v)
+{
+    for (uint32_t t = 0; t < v->n_tiles; t++) {
+        geometry_tile_t *tile = &v->tiles[t];
+        if (!cell_visible(tile))
+            continue;
+        tile->sample = cell_resolve(m, p, tile->sample);
+        cell_source(p, tile->sample, tile->width, tile->height);
+    }
 }
 
 static void cell_plan_train(const cell_maker_t *m, cell_plan_t *p)
 {
     const plan_t *plan = m->config.plan;
-    cell_resolve_t resolve = {m, p};
     geometry_input_t in = {
         .seed = plan->seed,
         .position = p->position,
@@ -158,29 +173,27 @@ static void cell_plan_train(const cell_maker_t *m, cell_plan_t *p)
         .imgsz = plan->imgsz,
         .mosaic = plan_mosaic(plan, p->batch.epoch),
         .options = m->config.options,
-        .resolve = cell_resolve,
-        .user = &resolve,
+        .size = cell_size,
+        .user = (void *)(uintptr_t)m,
     };
     p->width = p->height = plan->imgsz;
     geometry_draw(&in, &p->geometry);
-    p->sample = p->geometry.views[0].tiles[0].sample;
     for (uint32_t v = 0; v < p->geometry.n_views; v++)
-        for (uint32_t t = 0; t < p->geometry.views[v].n_tiles; t++)
-            if (cell_visible(&p->geometry.views[v].tiles[t]))
-                cell_source(p, p->geometry.views[v].tiles[t].sample);
+        cell_substitute(m, p, &p->geometry.views[v]);
+    p->sample = p->geometry.views[0].tiles[0].sample;
 }
 
 static void cell_plan_val(const cell_maker_t *m, uint32_t rank, cell_plan_t *p)
 {
     const plan_t *plan = m->config.plan;
-    cell_resolve_t resolve = {m, p};
-    uint32_t width, height;
-    /* The batch's shape is its list's, whatever the ledger put in a sample's place. */
+    const catalog_sample_t *s =
+        catalog_sample(m->config.catalog, CATALOG_VAL, (uint32_t)p->position);
+    /* Shape and letterbox are the list's, whatever the ledger put in a sample's place. */
     catalog_val_shape(m->config.catalog, (uint32_t)plan_position(plan, &p->batch, rank, 0),
                       plan_cells(plan, &p->batch, rank), plan->imgsz, &p->height, &p->width);
-    p->sample = cell_resolve(&resolve, (uint32_t)p->position, &width, &height);
-    geometry_letterbox(width, height, plan->imgsz, p->width, p->height, &p->letterbox);
-    cell_source(p, p->sample);
+    geometry_letterbox(s->width, s->height, plan->imgsz, p->width, p->height, &p->letterbox);
+    p->sample = cell_resolve(m, p, (uint32_t)p->position);
+    cell_source(p, p->sample, p->letterbox.loaded_width, p->letterbox.loaded_height);
 }
 
 void cell_plan(const cell_maker_t *maker, const plan_batch_t *batch, uint32_t rank, uint32_t cell,
@@ -221,7 +234,7 @@ static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *f
                      unsigned slot, cell_loaded_t *loaded, int *kept)
 {
     const picture_t *picture;
-    uint32_t sample = p->sources[i], w, h;
+    uint32_t sample = p->sources[i], w = p->loaded[i][0], h = p->loaded[i][1];
     const catalog_sample_t *s = catalog_sample(m->config.catalog, p->split, sample);
     cell_progress(m, CELL_DECODE, sample);
     int rc = decode_image(m->decode, slot, file->data, file->bytes, &m->limits, &picture);
@@ -233,7 +246,6 @@ static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *f
     rc = cell_warning(m, p, sample, picture);
     if (rc < 0)
         return rc;
-    resize_load_size(s->width, s->height, m->config.plan->imgsz, &w, &h);
     *kept = w == s->width && h == s->height;
     *loaded = (cell_loaded_t){picture->pixels, picture->stride};
     if (*kept)
@@ -278,7 +290,8 @@ static void cell_view(const cell_plan_t *p, const geometry_view_t *v, const cell
         if (!cell_visible(t))
             continue;
         uint32_t k = 0;
-        while (p->sources[k] != t->sample)
+        while (p->sources[k] != t->sample || p->loaded[k][0] != t->width ||
+               p->loaded[k][1] != t->height)
             k++;
         out->tiles[out->n_tiles++] = (warp_tile_t){
             loaded[k].pixels, loaded[k].stride, t->x1, t->y1, t->x2, t->y2, t->off_x, t->off_y,

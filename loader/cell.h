@@ -27,12 +27,13 @@ typedef struct {
     plan_batch_t batch;
     uint64_t position;
     catalog_split_t split;
-    uint32_t sample;                /* the cell's own, ledger applied */
-    uint32_t width, height;         /* of the cell's image */
-    uint32_t n_sources;             /* distinct files that reach the output */
-    uint32_t sources[CELL_SOURCES]; /* catalogue indices, in order of first use */
-    geometry_t geometry;            /* training */
-    geometry_letterbox_t letterbox; /* validation */
+    uint32_t sample;                  /* the cell's own, ledger applied */
+    uint32_t width, height;           /* of the cell's image */
+    uint32_t n_sources;               /* distinct files that reach the output */
+    uint32_t sources[CELL_SOURCES];   /* catalogue indices, in order of first use; the ledger's */
+    uint32_t loaded[CELL_SOURCES][2]; /* width and height that each is brought to */
+    geometry_t geometry;              /* training */
+    geometry_letterbox_t letterbox;   /* validation */
 } cell_plan_t;
 
 /* A source file's bytes, in memory. */

@@ -3,6 +3,7 @@
 #include "control/yamldoc.h"
 #include "shm/err.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +48,7 @@ static int whole_number(const reader_t *r, const yamldoc_node_t *n, long long *v
                    n->kind == YAMLDOC_SCALAR ? n->text : "a list or map");
 }
 
-/* --- class names ---------------------------------------------------------------------------------
- */
+/* ---- class names ---- */
 
 static int name_text(const reader_t *r, const yamldoc_node_t *n)
 {
@@ -129,8 +129,7 @@ static int read_names(const reader_t *r)
     return names->kind == YAMLDOC_LIST ? names_from_list(r, names) : names_from_map(r, names);
 }
 
-/* --- paths
- * ---------------------------------------------------------------------------------------- */
+/* ---- paths ---- */
 
 /* The root: `path`, from the YAML's folder if it is there, else from the current directory. */
 static int read_root(const reader_t *r)
@@ -173,10 +172,10 @@ static int add_entry(const reader_t *r, catalog_split_t split, const yamldoc_nod
         return err_set(ERR_DATA, "%s:%d: %s must be a folder, a .txt list, or a list of those",
                        r->d->file, n->line, dataset_split_name(split));
     char *asked = path_join(r->d->root, n->text), *found = NULL;
-    int rc = asked ? 0 : no_memory();
+    int rc = asked ? 0 : no_memory(), why = 0;
     if (asked && path_exists(asked)) {
         found = path_absolute(asked);
-    } else if (asked && strncmp(n->text, "../", 3) == 0) {
+    } else if (asked && (why = errno) == ENOENT && strncmp(n->text, "../", 3) == 0) {
         char *inner = path_join(r->d->root, n->text + 3);
         if (inner && path_exists(inner))
             found = path_absolute(inner);
@@ -185,8 +184,8 @@ static int add_entry(const reader_t *r, catalog_split_t split, const yamldoc_nod
     if (found)
         rc = paths_add(&r->d->entries[split], found);
     else if (rc == 0)
-        rc = err_set(ERR_DATA, "%s:%d: %s: '%s' does not exist", r->d->file, n->line,
-                     dataset_split_name(split), asked);
+        rc = err_set(ERR_DATA, "%s:%d: %s: '%s' %s", r->d->file, n->line, dataset_split_name(split),
+                     asked, why == ENOENT ? "does not exist" : strerror(why));
     free(asked);
     free(found);
     return rc;
@@ -246,7 +245,9 @@ int dataset_open(const char *yaml, dataset_t **out)
 {
     if (!path_exists(yaml) || path_is_folder(yaml))
         return err_set(ERR_CONFIG, "data=%s: %s; give the path of the data set's .yaml file", yaml,
-                       path_is_folder(yaml) ? "this is a folder" : "there is no such file");
+                       path_is_folder(yaml) ? "this is a folder"
+                       : errno == ENOENT    ? "there is no such file"
+                                            : strerror(errno));
     reader_t r = {.d = calloc(1, sizeof *r.d)};
     if (!r.d)
         return no_memory();

@@ -145,7 +145,8 @@ static void geometry_place(geometry_tile_t *t, int place, int32_t xc, int32_t yc
 static void geometry_load(const geometry_input_t *in, geometry_tile_t *t, uint32_t sample)
 {
     uint32_t width = 0, height = 0;
-    t->sample = in->resolve(in->user, sample, &width, &height);
+    t->sample = sample;
+    in->size(in->user, sample, &width, &height);
     resize_load_size(width, height, in->imgsz, &t->width, &t->height);
 }
 

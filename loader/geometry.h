@@ -1,9 +1,9 @@
 /* What the augmentation of one cell will do, drawn before any file is read (design 3 and 4).
  *
- * A geometry_t is a pure function of (catalogue sizes, ledger, seed, epoch, position,
- * hyper-parameters): all draws come from Philox streams keyed by position and purpose. From it
- * follow the files needed, the part of each that reaches the output, the pixels' map and the
- * labels' map. Any thread.
+ * A geometry_t is a pure function of (catalogue sizes, seed, epoch, position,
+ * hyper-parameters), not of the ledger: all draws come from Philox streams keyed by position and
+ * purpose. From it follow the files needed, the part of each that reaches the output, the pixels'
+ * map and the labels' map. Any thread.
  *
  * Spaces: file (upright pixels as decoded) -> loaded (long side = imgsz, facts/yolo.md 5.2) ->
  * canvas (a mosaic's 2 imgsz square, or the loaded picture itself) -> output (imgsz square) ->
@@ -20,7 +20,7 @@ enum { GEOMETRY_TILES = 4, GEOMETRY_VIEWS = 2 };
 
 /* One picture on the canvas. */
 typedef struct {
-    uint32_t sample;        /* catalogue index, ledger applied */
+    uint32_t sample;        /* catalogue index, as the order has it */
     uint32_t width, height; /* loaded */
     int32_t x1, y1, x2, y2; /* canvas rectangle that it covers */
     int32_t off_x, off_y;   /* canvas = loaded + off */
@@ -47,10 +47,8 @@ typedef struct {
     uint32_t side; /* output is side x side */
 } geometry_t;
 
-/* The ledger and the catalogue, seen from here: the sample to read in place of `sample`, and its
- * size. */
-typedef uint32_t (*geometry_resolve_fn)(void *user, uint32_t sample, uint32_t *width,
-                                        uint32_t *height);
+/* The catalogue, seen from here: a sample's size. */
+typedef void (*geometry_size_fn)(void *user, uint32_t sample, uint32_t *width, uint32_t *height);
 
 typedef struct {
     uint64_t seed, position;
@@ -59,7 +57,7 @@ typedef struct {
     uint32_t imgsz;
     int mosaic; /* plan_mosaic(): mosaic and mixup may be drawn */
     const options_t *options;
-    geometry_resolve_fn resolve;
+    geometry_size_fn size;
     void *user;
 } geometry_input_t;
 

@@ -85,8 +85,7 @@ __attribute__((format(printf, 2, 3))) static int remark(finding_t *f, const char
     return 0;
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 static int read_at(const open_file_t *file, uint8_t *to, size_t bytes, size_t at)
 {
@@ -150,8 +149,7 @@ static int open_file(open_file_t *file, const char *path)
     return read_at(file, file->tail + TAIL_BYTES - tail, tail, file->bytes - tail);
 }
 
-/* --- checks
- * --------------------------------------------------------------------------------------- */
+/* ---- checks ---- */
 
 /* The header, from as little of the file as it takes. */
 static int probe(inspector_t *in, open_file_t *file, decode_header_t *header)

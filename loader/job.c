@@ -267,7 +267,8 @@ static void job_block(jobs_t *j, job_t *job, uint32_t bad)
     job->reported = 0;
     snprintf(job->reason, sizeof job->reason, "%s", err_text());
     job_forget_files(job);
-    log_line(LOG_WARN, "%s %s",
+    /* Told to a person once, by the coordinator; here for each cell that meets it. */
+    log_line(LOG_INFO, "%s %s",
              catalog_path(catalog, catalog_sample(catalog, job->plan.split, bad)), job->reason);
 }
 

@@ -1,11 +1,13 @@
 /* A loader's cells in flight: claimed cells and the state of each (design 3).
  *
- *   FREE --jobs_claim--> READING --all files read--> ready --jobs_finish--> FREE (committed)
- *                           ^  \--a file cannot be used: jobs_block--> BLOCKED (bad sample
- * reported) |                                             |
- *                           +-----------jobs_replan (a ledger entry)------+
- * A READING job whose plan was changed by a ledger entry is STALE: its reads cannot be called back,
- * so it is planned anew when they are done. One thread.
+ *   FREE    --jobs_claim-->                      READING
+ *   READING --jobs_finish, all files read-->     FREE     committed
+ *   READING --jobs_finish, a file is unusable--> BLOCKED  the bad sample is reported
+ *   BLOCKED --jobs_ledger, an entry for it-->    READING  planned anew
+ *   READING --jobs_ledger, an entry for it-->    STALE    its reads cannot be called back
+ *   STALE   --jobs_finish, all files read-->     READING  planned anew
+ *
+ * One thread.
  */
 #ifndef SLUICE_LOADER_JOB_H
 #define SLUICE_LOADER_JOB_H

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jerror.h>
 #include <jpeglib.h>
 
 enum {
@@ -31,15 +32,16 @@ struct jpeg {
     size_t band_capacity;
 };
 
-/* --- callbacks: they run inside libjpeg and may leave by longjmp --------------------------------
- */
+/* ---- callbacks: they run inside libjpeg and may leave by longjmp ---- */
 
 static void on_error(j_common_ptr common)
 {
     jpeg_t *j = common->client_data;
     char text[JMSG_LENGTH_MAX];
     common->err->format_message(common, text);
-    j->failed = err_set(ERR_DATA, "%s", text);
+    /* Running out of memory is not the file's fault. */
+    j->failed =
+        err_set(common->err->msg_code == JERR_OUT_OF_MEMORY ? ERR_ENV : ERR_DATA, "%s", text);
     longjmp(j->leave, 1);
 }
 
@@ -72,8 +74,7 @@ static void on_progress(j_common_ptr common)
     }
 }
 
-/* --- the object ----------------------------------------------------------------------------------
- */
+/* ---- the object ---- */
 
 int jpeg_new(jpeg_t **out)
 {
@@ -117,8 +118,10 @@ static int find_orientation(const jpeg_t *j, const char **remark)
         if (m->marker != APP1)
             continue;
         int orientation = exif_app1(m->data, m->data_length, remark);
-        if (orientation > 0)
+        if (orientation > 0) {
+            *remark = NULL; /* of a malformed block before it */
             return orientation;
+        }
     }
     return 1;
 }
@@ -175,8 +178,7 @@ int jpeg_probe(jpeg_t *j, const uint8_t *file, size_t bytes, const picture_limit
     return rc;
 }
 
-/* --- decoding ------------------------------------------------------------------------------------
- */
+/* ---- decoding ---- */
 
 static int band_reserve(jpeg_t *j, size_t bytes)
 {

@@ -24,13 +24,13 @@ typedef struct {
 
 int jpeg_new(jpeg_t **j);
 void jpeg_free(jpeg_t **j);
-/* Reads up to the first scan; `bytes` may be only the file's beginning. ERR_DATA with the reason.
- */
+/* Reads up to the first scan; `bytes` may be only the file's beginning. ERR_DATA with the reason,
+ * ERR_ENV without memory. */
 int jpeg_probe(jpeg_t *j, const uint8_t *file, size_t bytes, const picture_limits_t *limits,
                jpeg_header_t *header);
 /* Decodes the whole image. Warnings are counted in the picture, whose pixels are then what libjpeg
- * made of the file. ERR_DATA with the reason when it gives up; the picture is then without meaning.
- */
+ * made of the file. ERR_DATA with the reason when it gives up, ERR_ENV without memory; the picture
+ * is then without meaning. */
 int jpeg_decode(jpeg_t *j, const uint8_t *file, size_t bytes, const picture_limits_t *limits,
                 picture_t *picture);
 

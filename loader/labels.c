@@ -5,6 +5,7 @@
 #include "loader/labels.h"
 
 #include "shm/err.h"
+#include "shm/ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 enum { FILE_BYTES_MAX = 64 << 20, NUMBER_BYTES = 64, BOX_FIELDS = 5, POLYGON_ABOVE = 6 };
+/* A cell holds those of up to eight images, a mosaic mixed with another. */
+_Static_assert(8 * LABELS_MAX <= RING_MAX_LABELS, "the ring has room for a cell's labels");
 /* Tolerance of facts/yolo.md 7.4: a hundredth of the image beyond its border. */
 static const float coord_max = 1.01f, value_min = -0.01f;
 
@@ -70,8 +73,7 @@ void labels_fini(labels_t *l)
     memset(l, 0, sizeof *l);
 }
 
-/* --- first pass: numbers
- * -------------------------------------------------------------------------- */
+/* ---- first pass: numbers ---- */
 
 static int is_blank(char c)
 {
@@ -143,8 +145,7 @@ static int read_rows(parse_t *p, const char *text, size_t bytes)
     return 0;
 }
 
-/* --- second pass: boxes
- * --------------------------------------------------------------------------- */
+/* ---- second pass: boxes ---- */
 
 static int add_points(const parse_t *p, const row_t *row, labels_t *l, catalog_label_t *label)
 {
@@ -228,8 +229,7 @@ static int add_label(const parse_t *p, const row_t *row, labels_t *l)
     return 0;
 }
 
-/* --- duplicates
- * ----------------------------------------------------------------------------------- */
+/* ---- duplicates ---- */
 
 static int compare_boxes(const catalog_label_t *a, const catalog_label_t *b)
 {
@@ -308,6 +308,8 @@ int labels_parse(const char *text, size_t bytes, const char *origin, uint32_t cl
     for (size_t i = 0; i < p.n_rows; i++)
         CHECK_GOTO(add_label(&p, &p.rows[i], l), rc, done);
     CHECK_GOTO(drop_duplicates(l, origin), rc, done);
+    if (l->n > LABELS_MAX)
+        rc = err_set(ERR_DATA, "%s: %u labels; an image may have %d", origin, l->n, LABELS_MAX);
 done:
     free(p.values);
     free(p.rows);

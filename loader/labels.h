@@ -10,6 +10,8 @@
 
 #include <stddef.h>
 
+enum { LABELS_MAX = 1 << 17 }; /* of an image; more is taken for damage */
+
 typedef struct {
     catalog_label_t *rows; /* first_point counts from the start of points */
     uint32_t n, room;

@@ -4,11 +4,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { DEPTH_MAX = 64 };
 
@@ -54,8 +56,7 @@ static int add_image(listing_t *l, const char *path)
     return refuse(l, path, reason);
 }
 
-/* --- folders
- * -------------------------------------------------------------------------------------- */
+/* ---- folders ---- */
 
 static int walk(listing_t *l, const char *folder, trail_t *trail);
 
@@ -64,7 +65,9 @@ static int walk_entry(listing_t *l, const char *path, trail_t *trail)
     struct stat st;
     if (stat(path, &st) != 0) {
         char reason[160];
-        if (name_kind(path) == NAME_OTHER)
+        /* A link to nowhere may be anything; what is there and cannot be reached may be a folder of
+         * images. */
+        if (name_kind(path) == NAME_OTHER && (errno == ENOENT || errno == ELOOP))
             return 0;
         snprintf(reason, sizeof reason, "cannot be looked at: %s", strerror(errno));
         return refuse(l, path, reason);
@@ -87,6 +90,10 @@ static int walk(listing_t *l, const char *folder, trail_t *trail)
         return err_set(ERR_DATA, "%s: folders are nested more than %d deep", folder, DEPTH_MAX);
     DIR *dir = opendir(folder);
     if (!dir || stat(folder, &st) != 0) {
+        /* A folder that is another's (lost+found) does not keep the others from being used; one
+         * that the storage loses would. */
+        if (errno == EACCES && trail->depth > 0 && !dir)
+            return refuse(l, folder, "folder not searched: Permission denied");
         int rc = err_sys(ERR_DATA, "%s: cannot read this folder", folder);
         if (dir)
             closedir(dir);
@@ -116,8 +123,7 @@ done:
     return rc;
 }
 
-/* --- lists
- * ---------------------------------------------------------------------------------------- */
+/* ---- lists ---- */
 
 /* Where a line of a list leads; NULL without memory. A path that leads nowhere is taken from the
  * list's folder, so that the report names one place. */
@@ -163,13 +169,21 @@ static int add_line(listing_t *l, const dataset_t *d, const char *folder, const 
 
 static int read_list(listing_t *l, const dataset_t *d, const char *list)
 {
-    FILE *file = fopen(list, "re");
+    /* O_NONBLOCK: a FIFO in the list's place must not hold up the scan. */
+    int fd = open(list, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    struct stat st;
     char *folder = path_folder(list), *line = NULL;
     size_t room = 0;
     ssize_t n;
     int rc = 0, first = 1;
     if (!file || !folder) {
         rc = err_sys(ERR_DATA, "%s: cannot read this list of images", list);
+        goto done;
+    }
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        rc = err_set(ERR_DATA, "%s: not a file; a text file of one image path a line is needed",
+                     list);
         goto done;
     }
     while ((n = getline(&line, &room, file)) >= 0) {
@@ -193,11 +207,12 @@ done:
     free(folder);
     if (file)
         fclose(file);
+    else if (fd >= 0)
+        close(fd);
     return rc;
 }
 
-/* --- the whole
- * ------------------------------------------------------------------------------------ */
+/* ---- the whole ---- */
 
 typedef struct {
     char *path, *reason;

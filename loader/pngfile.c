@@ -50,8 +50,7 @@ static int rows_reserve(pngfile_t *r, size_t bytes)
     return 0;
 }
 
-/* --- PNG
- * ------------------------------------------------------------------------------------------ */
+/* ---- PNG ---- */
 
 typedef struct {
     const uint8_t *file;
@@ -84,6 +83,15 @@ static void on_png_read(png_structp png, png_bytep to, size_t bytes)
         png_error(png, "the file is cut short");
     memcpy(to, p->file + p->at, bytes);
     p->at += bytes;
+}
+
+/* The error that on_png_error noted. Running out of memory is not the file's fault; libpng 1.6 says
+ * it in these words (png_malloc, png_zstream_error). */
+static int png_failure(const png_reader_t *p)
+{
+    int memory =
+        strcmp(p->reason, "Out of memory") == 0 || strcmp(p->reason, "insufficient memory") == 0;
+    return err_set(memory ? ERR_ENV : ERR_DATA, "PNG: %s", p->reason);
 }
 
 static int png_reader_open(png_reader_t *p, const uint8_t *file, size_t bytes)
@@ -137,7 +145,7 @@ int pngfile_probe(const uint8_t *file, size_t bytes, const picture_limits_t *lim
     if (rc < 0)
         return rc;
     if (setjmp(p.leave))
-        rc = err_set(ERR_DATA, "PNG: %s", p.reason);
+        rc = png_failure(&p);
     else
         rc = read_png_header(&p, limits, header);
     png_reader_close(&p);
@@ -206,7 +214,7 @@ int pngfile_decode(pngfile_t *r, const uint8_t *file, size_t bytes, const pictur
     if (rc < 0)
         return rc;
     if (setjmp(p.leave)) {
-        rc = err_set(ERR_DATA, "PNG: %s", p.reason);
+        rc = png_failure(&p);
         goto done;
     }
     CHECK_GOTO(read_png_header(&p, limits, &h), rc, done);

@@ -113,11 +113,13 @@ reader_state_t reader_state(const reader_file_t *file)
 int reader_verdict(const reader_file_t *file)
 {
     assert(reader_state(file) == READER_DONE);
-    if (file->error == EMFILE || file->error == ENFILE || file->error == ENOMEM)
+    if (file->error == EMFILE || file->error == ENFILE || file->error == ENOMEM ||
+        file->error == ENOBUFS)
         return err_set(ERR_ENV, "%s cannot be read, and it is not the file's fault: %s", file->path,
                        strerror(file->error));
     if (file->error)
-        return err_set(ERR_DATA, "cannot be read: %s", strerror(file->error));
+        return err_set(ERR_DATA, "cannot be read: %s",
+                       file->error == ESPIPE ? "not a file any more" : strerror(file->error));
     if (file->bytes > file->expected)
         return err_set(ERR_DATA,
                        "has grown beyond the %llu bytes it had when the data set was scanned",

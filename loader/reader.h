@@ -54,7 +54,8 @@ uint32_t reader_in_flight(const reader_t *reader);
 
 reader_state_t reader_state(const reader_file_t *file);
 /* Of a DONE file: 0, or ERR_DATA with the reason it is not what the catalogue says: cannot be
- * opened or read, cut short, grown. ERR_ENV when the process ran out of descriptors or memory. */
+ * opened or read, cut short, grown. ERR_ENV when the process ran out of descriptors, memory or
+ * requests. */
 int reader_verdict(const reader_file_t *file);
 /* DONE -> IDLE; the buffer stays. */
 void reader_forget(reader_file_t *file);

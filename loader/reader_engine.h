@@ -6,7 +6,7 @@
 
 typedef struct {
     const char *name;
-    /* NULL with err_text and *why_not (short) when the engine cannot run here. */
+    /* depth: files under way at once. ERR_ENV with the reason when the engine cannot run here. */
     int (*open)(uint32_t depth, void **engine);
     /* Must not wait for files still under way; `left` says how many there are. */
     void (*close)(void *engine, uint32_t left);

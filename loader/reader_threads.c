@@ -1,5 +1,6 @@
 #include "loader/reader_engine.h"
 
+#include "control/log.h"
 #include "shm/err.h"
 
 #include <errno.h>
@@ -47,7 +48,12 @@ static int threads_read(reader_file_t *file)
 
 static void threads_file(reader_file_t *file)
 {
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    /* O_NONBLOCK first: a name that has become a pipe must not hold the thread; pread then refuses
+     * it. EAGAIN: a file server holds a lease on the file, and gives it back to who waits. */
+    int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    while ((file->fd = open(file->path, flags)) < 0 && (errno == EINTR || errno == EAGAIN))
+        if (errno == EAGAIN)
+            flags &= ~O_NONBLOCK;
     if (file->fd < 0) {
         file->error = errno;
         return;
@@ -63,9 +69,9 @@ static void *threads_main(void *arg)
     threads_t *t = arg;
     pthread_mutex_lock(&t->lock);
     for (;;) {
+        /* No deadline: the owner signals work and end, and these threads end with its process. */
         while (!t->first && !t->stopping)
-            pthread_cond_wait(&t->work,
-                              &t->lock); /* the owner signals work and end; it has deadlines */
+            pthread_cond_wait(&t->work, &t->lock);
         if (t->stopping)
             break;
         reader_file_t *file = t->first;
@@ -142,6 +148,9 @@ static int threads_open(uint32_t depth, void **engine)
         threads_close(t, 0);
         return err_set(ERR_ENV, "no thread can be started to read files: %s", strerror(rc));
     }
+    if (rc != 0)
+        log_line(LOG_WARN, "only %u of %u threads could be started to read files: %s", t->n_threads,
+                 want, strerror(rc));
     *engine = t;
     return 0;
 }

@@ -34,6 +34,21 @@ static int uring_ops_known(struct io_uring *ring)
     return known;
 }
 
+/* A filter may allow the set-up and refuse the use: a request that does nothing goes once around.
+ */
+static int uring_round_trip(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int rc = io_uring_submit_and_wait(ring, 1);
+    if (rc < 0)
+        return rc;
+    rc = io_uring_peek_cqe(ring, &cqe);
+    if (rc == 0)
+        io_uring_cqe_seen(ring, cqe);
+    return rc;
+}
+
 static int uring_open(uint32_t depth, void **engine)
 {
     /* Newest first; a kernel that knows a flag not answers EINVAL (6.1, 6.0, 5.19). */
@@ -50,6 +65,8 @@ static int uring_open(uint32_t depth, void **engine)
     /* Each file has one request and perhaps the close of the file before it. */
     for (size_t i = 0; i < sizeof flags / sizeof flags[0] && rc == -EINVAL; i++)
         rc = io_uring_queue_init(2 * depth, &u->ring, flags[i]);
+    if (rc >= 0 && (rc = uring_round_trip(&u->ring)) < 0)
+        io_uring_queue_exit(&u->ring);
     if (rc < 0) {
         free(u);
         if (rc == -EPERM || rc == -EACCES)
@@ -71,8 +88,7 @@ static int uring_open(uint32_t depth, void **engine)
 static void uring_close(void *engine, uint32_t left)
 {
     uring_t *u = engine;
-    (void)
-        left; /* the kernel tears the ring down behind our back; reads under way end on their own */
+    (void)left; /* the kernel tears the ring down on its own; reads under way end or do not */
     io_uring_queue_exit(&u->ring);
     free(u);
 }
@@ -93,13 +109,24 @@ static void uring_tag(struct io_uring_sqe *sqe, reader_file_t *file, uint64_t op
     io_uring_sqe_set_data64(sqe, (uint64_t)(uintptr_t)file | op);
 }
 
+/* Asks for the file's descriptor; -1 if the kernel takes no more requests. */
+static int uring_ask_open(uring_t *u, reader_file_t *file, int wait)
+{
+    struct io_uring_sqe *sqe = uring_request(u);
+    if (!sqe)
+        return -1;
+    io_uring_prep_openat(sqe, AT_FDCWD, file->path,
+                         O_RDONLY | O_CLOEXEC | O_NOCTTY | (wait ? 0 : O_NONBLOCK), 0);
+    uring_tag(sqe, file, URING_OPEN);
+    return 0;
+}
+
 static int uring_submit(void *engine, reader_file_t *file)
 {
-    struct io_uring_sqe *sqe = uring_request(engine);
-    if (!sqe)
+    /* Without waiting first: a name that has become a pipe must not hold a kernel worker for ever.
+     */
+    if (uring_ask_open(engine, file, 0) < 0)
         return err_set(ERR_ENV, "io_uring takes no more requests");
-    io_uring_prep_openat(sqe, AT_FDCWD, file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY, 0);
-    uring_tag(sqe, file, URING_OPEN);
     return 0;
 }
 
@@ -127,7 +154,7 @@ static int uring_read(uring_t *u, reader_file_t *file)
     struct io_uring_sqe *sqe = uring_request(u);
     size_t rest = reader_rest(file);
     if (!sqe)
-        return uring_done(u, file, EBUSY);
+        return uring_done(u, file, ENOBUFS);
     io_uring_prep_read(sqe, file->fd, file->data + file->bytes,
                        rest < 1u << 30 ? (unsigned)rest : 1u << 30, file->bytes);
     uring_tag(sqe, file, URING_READ);
@@ -140,9 +167,19 @@ static int uring_complete(uring_t *u, uint64_t tag, int result)
     reader_file_t *file = (reader_file_t *)(uintptr_t)(tag & ~(uint64_t)URING_OP_MASK);
     switch (tag & URING_OP_MASK) {
     case URING_OPEN:
+        /* EAGAIN: a file server holds a lease on the file, and gives it back to who waits. */
+        if (result == -EINTR || result == -EAGAIN)
+            return uring_ask_open(u, file, result == -EAGAIN) < 0 ? uring_done(u, file, ENOBUFS)
+                                                                  : 0;
         if (result < 0)
             return uring_done(u, file, -result);
         file->fd = result;
+        /* Neither call touches storage. A pipe, which has no position, would be waited for until it
+         * has a writer; and where a file system cannot try without waiting, io_uring would answer
+         * EAGAIN to a descriptor that is still O_NONBLOCK. */
+        if (lseek(file->fd, 0, SEEK_CUR) < 0)
+            return uring_done(u, file, errno);
+        fcntl(file->fd, F_SETFL, 0);
         atomic_store_explicit(&file->state, READER_READING, memory_order_relaxed);
         return uring_read(u, file);
     case URING_READ:

@@ -54,8 +54,7 @@ typedef struct {
     inspect_rules_t rules;
 } scan_t;
 
-/* --- threads
- * -------------------------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 static void pool_fail(pool_t *p, int rc)
 {
@@ -103,11 +102,11 @@ static int pool_start(pool_t *p, int threads)
 static int thread_ended(pthread_t thread, int ms)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (long)(ms % 1000) * 1000000;
     until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    return pthread_timedjoin_np(thread, NULL, &until) == 0;
+    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0;
 }
 
 /* Joins all threads, telling the progress meanwhile. *stuck is set when one did not end in time
@@ -168,8 +167,7 @@ static int inspect_all(scan_t *s, int threads, scan_progress_fn progress, void *
     return rc;
 }
 
-/* --- lists in
- * -------------------------------------------------------------------------------------- */
+/* ---- lists in ---- */
 
 /* facts/yolo.md 7.2: fraction keeps the first round(N * fraction), half to even, of the sorted
  * list. */
@@ -222,8 +220,7 @@ static void scan_fini(scan_t *s)
     dataset_free(&s->dataset);
 }
 
-/* --- can it be trained on?
- * -------------------------------------------------------------------------- */
+/* ---- can it be trained on? ---- */
 
 /* "/a/b, /c/list.txt and 3 more" */
 static void name_entries(const paths_t *entries, char *text, size_t bytes)
@@ -287,8 +284,7 @@ static int check_split(const scan_t *s, catalog_split_t split)
     return rc;
 }
 
-/* --- catalogue out
- * ---------------------------------------------------------------------------------- */
+/* ---- catalogue out ---- */
 
 static int add_issues(const scan_t *s, catalog_split_t split, catalog_builder_t *b)
 {

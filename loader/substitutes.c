@@ -16,20 +16,13 @@ void substitutes_fini(substitutes_t *s)
     substitutes_init(s);
 }
 
-static wire_ledger_t *substitutes_find(const substitutes_t *s, uint32_t split, uint32_t sample)
-{
-    for (uint32_t i = 0; i < s->count; i++)
-        if (s->entries[i].split == split && s->entries[i].sample == sample)
-            return &s->entries[i];
-    return NULL;
-}
-
 int substitutes_add(substitutes_t *s, const wire_ledger_t *entry)
 {
-    wire_ledger_t *known = substitutes_find(s, entry->split, entry->sample);
-    if (known) {
-        *known = *entry;
-        return 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const wire_ledger_t *e = &s->entries[i];
+        if (e->split == entry->split && e->sample == entry->sample && e->only == entry->only &&
+            e->from_epoch == entry->from_epoch && e->from_position == entry->from_position)
+            return 0;
     }
     if (s->count == s->capacity) {
         uint32_t capacity = s->capacity ? 2 * s->capacity : 16;
@@ -43,13 +36,29 @@ int substitutes_add(substitutes_t *s, const wire_ledger_t *entry)
     return 0;
 }
 
+static const wire_ledger_t *substitutes_find(const substitutes_t *s, uint32_t split,
+                                             uint32_t sample, uint32_t epoch, uint64_t position)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const wire_ledger_t *e = &s->entries[i];
+        if (e->split != split || e->sample != sample)
+            continue;
+        if (epoch == e->from_epoch && position == e->from_position)
+            return e;
+        if (!e->only &&
+            (epoch > e->from_epoch || (epoch == e->from_epoch && position > e->from_position)))
+            return e;
+    }
+    return NULL;
+}
+
 uint32_t substitutes_resolve(const substitutes_t *s, uint32_t split, uint32_t sample,
                              uint32_t epoch, uint64_t position)
 {
     /* No chain is longer than the ledger; the bound also ends a ring of entries. */
     for (uint32_t hops = 0; hops < s->count; hops++) {
-        const wire_ledger_t *e = substitutes_find(s, split, sample);
-        if (!e || epoch < e->from_epoch || (epoch == e->from_epoch && position < e->from_position))
+        const wire_ledger_t *e = substitutes_find(s, split, sample, epoch, position);
+        if (!e)
             break;
         sample = e->substitute;
     }

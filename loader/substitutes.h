@@ -8,13 +8,13 @@
 #include "control/wire.h"
 
 typedef struct {
-    wire_ledger_t *entries; /* owned; at most one for each (split, sample) */
+    wire_ledger_t *entries; /* owned; no two alike */
     uint32_t count, capacity;
 } substitutes_t;
 
 void substitutes_init(substitutes_t *s);
 void substitutes_fini(substitutes_t *s);
-/* Adds an entry or replaces that of the same sample. ERR_ENV without memory. */
+/* Adds an entry, unless it is there. ERR_ENV without memory. */
 int substitutes_add(substitutes_t *s, const wire_ledger_t *entry);
 /* The sample to read for `sample` in the cell at (epoch, position): entries that hold there are
  * followed until a sample has none. */

@@ -115,6 +115,9 @@ void board_open_page(board_page_t *page, board_kind_t kind, uint32_t index, uint
 void board_set_phase(board_page_t *page, board_phase_t phase)
 {
     uint64_t now = clock_ns();
+    /* Progress belongs to the phase that counts it: what was counted before must not show. */
+    atomic_store_explicit(&page->progress_of, 0, memory_order_relaxed);
+    atomic_store_explicit(&page->progress, 0, memory_order_relaxed);
     atomic_store_explicit(&page->since_ns, now, memory_order_relaxed);
     atomic_store_explicit(&page->beat_ns, now, memory_order_relaxed);
     atomic_store_explicit(&page->phase, phase, memory_order_relaxed);

@@ -93,7 +93,7 @@ uint32_t board_pages(const board_t *board);
 
 /* Owner: claims the page for this process and sets phase BOARD_START. */
 void board_open_page(board_page_t *page, board_kind_t kind, uint32_t index, uint32_t incarnation);
-/* Owner: changes the phase and its time. */
+/* Owner: changes the phase and its time; progress is 0 of 0 again. */
 void board_set_phase(board_page_t *page, board_phase_t phase);
 /* Owner: sign of life and progress of the phase. */
 void board_progress(board_page_t *page, uint64_t done, uint64_t of);

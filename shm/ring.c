@@ -33,7 +33,7 @@
 #define RING_MAGIC   0x31474e4952434c53ull /* "SLCRING1" */
 #define RING_VERSION 1u
 
-enum { RING_PAGE = 4096, RING_MAX_DEPTH = 1024, RING_MAX_CELLS = 65536, RING_MAX_LABELS = 1 << 20 };
+enum { RING_PAGE = 4096, RING_MAX_DEPTH = 1024, RING_MAX_CELLS = 65536 };
 
 typedef struct {
     _Atomic uint64_t seq;
@@ -92,8 +92,11 @@ static int config_check(const ring_config_t *c)
     if (c->depth < 2 || c->depth > RING_MAX_DEPTH || c->cells < 1 || c->cells > RING_MAX_CELLS ||
         c->label_cap < 1 || c->label_cap > RING_MAX_LABELS || c->image_bytes < 1 ||
         c->image_bytes > 1ull << 44)
-        return err_set(ERR_CONFIG, "ring of %u slots, %u cells, %u labels, %llu image bytes a slot",
-                       c->depth, c->cells, c->label_cap, (unsigned long long)c->image_bytes);
+        return err_set(ERR_CONFIG,
+                       "a ring of %u batches of %u images with %u labels each and %llu bytes of "
+                       "pixels cannot be made (at most %d, %d, %d, 16 TiB): lower batch or imgsz",
+                       c->depth, c->cells, c->label_cap, (unsigned long long)c->image_bytes,
+                       RING_MAX_DEPTH, RING_MAX_CELLS, RING_MAX_LABELS);
     return 0;
 }
 

@@ -7,9 +7,12 @@
  * claim word.
  *
  * Who may call what:
- *   coordinator  ring_create, ring_arm (before anything starts), ring_fence, ring_peek
- *   loader       ring_claim, ring_cell, ring_commit, ring_abandon
- *   trainer      ring_wait_batch, ring_batch, ring_release
+ *   coordinator  ring_create, ring_arm (before anything starts), ring_fence
+ *   loader       ring_find_empty, ring_claim, ring_commit, ring_abandon
+ *   trainer      ring_wait_batch, ring_release (in a digest run: the coordinator)
+ *   its cells    ring_image, ring_labels, ring_meta: the loader that has claimed one; the trainer
+ *                between ring_ready and ring_release
+ *   anyone       ring_tail, ring_cells, ring_peek, ring_ready, ring_fill
  *
  * The claim word (64 bits): | seq low 32 | generation 8 | owner incarnation 22 | state 2 |
  *   EMPTY --ring_claim (loader, CAS acquire)--> CLAIMED --ring_commit (CAS release)--> DONE
@@ -29,7 +32,7 @@
 #include <stdint.h>
 
 enum { RING_EMPTY = 0, RING_CLAIMED = 1, RING_DONE = 2 };
-enum { RING_OWNER_MAX = (1 << 22) - 1 };
+enum { RING_OWNER_MAX = (1 << 22) - 1, RING_MAX_LABELS = 1 << 20 /* of a cell */ };
 
 /* One object of a cell: class, then centre and size, normalised to the cell's width and height. */
 typedef struct {

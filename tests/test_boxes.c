@@ -252,6 +252,19 @@ static void test_polygons(void **state)
     v.scale = 20;
     assert_int_equal(move_polygon(c, &v, 100, out), 1);
     check(out, 0, 0, 0, 100, 100, 100);
+    /* Plain boxes beside it (the other split's) keep the threshold of plain boxes: a twentieth of
+     * the area is not enough. */
+    box_list_t list;
+    boxes_init(&list);
+    const catalog_label_t plain = {.cx = 0.5f, .cy = 0.5f, .w = 0.2f, .h = 0.4f};
+    const double twentieth[9] = {1, 0, -118, 0, 1, 0, 0, 0, 1};
+    v = single(twentieth);
+    assert_int_equal(boxes_tile(&list, &v, 0, 200, c, &plain, 1), 0);
+    assert_int_equal(list.count, 0);
+    v.forward[2] = -112; /* a fifth is */
+    assert_int_equal(boxes_tile(&list, &v, 0, 200, c, &plain, 1), 0);
+    assert_int_equal(list.count, 1);
+    boxes_fini(&list);
     catalog_close(&c);
     close(fd);
 }

@@ -450,7 +450,8 @@ static wire_ledger_t entry(uint32_t sample, uint32_t substitute, uint32_t epoch,
                            .from_position = position};
 }
 
-/* An entry holds from its position on, is followed to its end, and leaves other cells alone. */
+/* An entry holds from its position on or in one cell alone, is followed to its end, and leaves
+ * other cells alone. */
 static void test_ledger(void **state)
 {
     set_t *s = *state;
@@ -461,12 +462,19 @@ static void test_ledger(void **state)
     plan_batch_t b = plan_locate(&s->plan, 1); /* positions 4 to 7 */
     cell_plan(m, &b, 0, 2, &before);
     assert_int_equal(before.sample, own);
-    wire_ledger_t e = entry(own, next, 0, 7);
+    wire_ledger_t e = entry(own, next, 0, 8);
     assert_int_equal(substitutes_add(&s->ledger, &e), 0);
     cell_plan(m, &b, 0, 2, &after);
     assert_memory_equal(&after, &before, sizeof after);
-    e.from_position = 6; /* lowered */
-    assert_int_equal(substitutes_add(&s->ledger, &e), 0);
+    e.only = 1;
+    e.from_position = 6;
+    for (int twice = 0; twice < 2; twice++)
+        assert_int_equal(substitutes_add(&s->ledger, &e), 0);
+    assert_int_equal(s->ledger.count, 2);
+    for (uint64_t position = 5; position < 10; position++)
+        assert_int_equal(substitutes_resolve(&s->ledger, CATALOG_TRAIN, own, 0, position),
+                         position == 6 || position >= 8 ? next : own);
+    assert_int_equal(substitutes_resolve(&s->ledger, CATALOG_TRAIN, own, 1, 0), next);
     cell_plan(m, &b, 0, 2, &after);
     assert_int_equal(after.sample, next);
     assert_int_equal(after.sources[0], next);
@@ -474,12 +482,59 @@ static void test_ledger(void **state)
     assert_int_equal(substitutes_add(&s->ledger, &e), 0);
     cell_plan(m, &b, 0, 2, &after);
     assert_int_equal(after.sample, last);
-    assert_int_equal(s->ledger.count, 2);
     /* A ring of entries ends somewhere. */
     e = entry(last, own, 0, 0);
     assert_int_equal(substitutes_add(&s->ledger, &e), 0);
     assert_true(substitutes_resolve(&s->ledger, CATALOG_TRAIN, own, 9, 0) < TRAIN);
     assert_int_equal(substitutes_resolve(&s->ledger, CATALOG_VAL, own, 9, 0), own);
+    cell_maker_free(&m);
+}
+
+static int shows(const cell_plan_t *p, uint32_t sample)
+{
+    for (uint32_t i = 0; i < p->n_sources; i++)
+        if (p->sources[i] == sample)
+            return 1;
+    return 0;
+}
+
+/* Which loader hears of a bad sample when must not matter: a cell that does not need the file is
+ * the same to the byte with and without the entry, and in one that does nothing moves. Samples have
+ * different sizes here, and tiles that are not seen occur. */
+static void test_ledger_changes_what_is_seen(void **state)
+{
+    set_t *s = *state;
+    enum { BAD = 4 };
+    everything_on(&s->options);
+    s->options.mosaic = 0.9;
+    s->options.scale = 0.9;
+    s->plan.batch = 40;
+    cell_maker_t *m = maker_new(s);
+    uint32_t shown = 0, unseen = 0;
+    for (uint32_t c = 0; c < s->plan.batch; c++) {
+        cell_plan_t plain, plan;
+        substitutes_fini(&s->ledger);
+        filled_t without = must_fill(s, m, 0, 0, c, &plain);
+        const wire_ledger_t e = entry(BAD, BAD + 1, 0, 0);
+        assert_int_equal(substitutes_add(&s->ledger, &e), 0);
+        filled_t with = must_fill(s, m, 0, 0, c, &plan);
+        assert_false(shows(&plan, BAD));
+        for (uint32_t v = 0; v < plan.geometry.n_views; v++)
+            for (uint32_t t = 0; t < plan.geometry.views[v].n_tiles; t++) {
+                geometry_tile_t *a = &plain.geometry.views[v].tiles[t],
+                                *b = &plan.geometry.views[v].tiles[t];
+                unseen += a->sample == BAD && b->sample == BAD;
+                a->sample = b->sample;
+            }
+        assert_memory_equal(&plain.geometry, &plan.geometry, sizeof plan.geometry);
+        if (shows(&plain, BAD))
+            shown++;
+        else
+            check_equal(&without, &with);
+        free(without.image);
+        free(with.image);
+    }
+    assert_true(shown > 0 && unseen > 0);
     cell_maker_free(&m);
 }
 
@@ -513,7 +568,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_pure),          CASE(test_ranks),      CASE(test_labels_follow_pixels),
         CASE(test_mosaic_labels), CASE(test_validation), CASE(test_close_mosaic),
-        CASE(test_bad_files),     CASE(test_ledger),     CASE(test_label_cap),
+        CASE(test_bad_files),     CASE(test_ledger),     CASE(test_ledger_changes_what_is_seen),
+        CASE(test_label_cap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

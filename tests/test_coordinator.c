@@ -49,13 +49,16 @@ static int fake_scan(int argc, char **argv)
     return 0;
 }
 
-static wire_ledger_t heard;
+static wire_ledger_t heard[2]; /* by `only` */
 
 static int on_message(void *user, const bus_message_t *m)
 {
     (void)user;
-    if (m->type == WIRE_LEDGER)
-        memcpy(&heard, m->frame, sizeof heard);
+    wire_ledger_t e;
+    if (m->type != WIRE_LEDGER)
+        return 0;
+    memcpy(&e, m->frame, sizeof e);
+    heard[e.only != 0] = e;
     return 0;
 }
 
@@ -96,11 +99,15 @@ static int report_bad(worker_t *w)
     snprintf(bad.reason, sizeof bad.reason, "cut short");
     worker_send(w, &bad, sizeof bad);
     uint64_t until = clock_ns() + 5000000000ull;
-    while (heard.number == 0 && clock_ns() < until)
+    while (heard[1].number == 0 && clock_ns() < until)
         if (worker_poll(w, 50, on_message, NULL) < 0)
             break;
-    return heard.number == 1 && heard.sample == 3 && heard.substitute == 4 &&
-           heard.from_position == 5;
+    /* This cell by name, and all from two windows of two batches of four on: nothing of it can be
+     * claimed yet, for nothing has been made. */
+    return heard[0].number == 1 && heard[0].sample == 3 && heard[0].substitute == 4 &&
+           heard[0].from_epoch == 0 && heard[0].from_position == 16 && heard[1].number == 2 &&
+           heard[1].sample == 3 && heard[1].substitute == 4 && heard[1].from_epoch == 0 &&
+           heard[1].from_position == 5;
 }
 
 static int fake_loader(int argc, char **argv)
@@ -147,6 +154,7 @@ static int fake_loader(int argc, char **argv)
 typedef struct {
     char notes[16384];
     uint32_t batches, validation, samples[64];
+    int refuse_batches;
     coordinator_summary_t summary;
 } seen_t;
 
@@ -157,11 +165,12 @@ static void on_note(void *user, log_level_t level, const char *text)
     snprintf(s->notes + n, sizeof s->notes - n, "%d %s\n", level, text);
 }
 
-static void on_batch(void *user, const coordinator_batch_t *b)
+static int on_batch(void *user, const coordinator_batch_t *b)
 {
     seen_t *s = user;
     s->batches++;
     s->validation += b->validation != 0;
+    return s->refuse_batches ? err_set(ERR_ENV, "nobody reads the digests") : 0;
 }
 
 static void on_end(void *user, const coordinator_summary_t *summary)
@@ -177,8 +186,10 @@ static int run(const char *fake, const char *device, seen_t *seen)
     const char *words[] = {
         "data=/data/data.yaml", "imgsz=32", "batch=4", "epochs=2", "workers=2", device,
         "ring_depth=2"};
+    int refuse = seen->refuse_batches;
     memset(&config, 0, sizeof config);
     memset(seen, 0, sizeof *seen);
+    seen->refuse_batches = refuse;
     options_default(&config.options);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         assert_int_equal(options_set(&config.options, words[i]), 0);
@@ -193,7 +204,7 @@ static int run(const char *fake, const char *device, seen_t *seen)
 static void all_batches_come_in_order(void **state)
 {
     (void)state;
-    seen_t one, two, mortal;
+    seen_t one = {0}, two = {0}, mortal = {0};
     assert_int_equal(run("good", "device=cpu", &one), 0);
     assert_int_equal(one.batches, 2 * (6 + 1)); /* 21 images in batches of 4, 3 in one of 8 */
     assert_int_equal(one.validation, 2);
@@ -209,7 +220,7 @@ static void all_batches_come_in_order(void **state)
 static void an_error_ends_the_run_with_its_status(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     assert_int_equal(run("scan-error", "device=cpu", &seen), ERR_DATA);
     assert_string_equal(err_text(), "there are no images here");
     assert_int_equal(run("error", "device=cpu", &seen), ERR_ENV);
@@ -220,7 +231,7 @@ static void an_error_ends_the_run_with_its_status(void **state)
 static void who_disagrees_is_named(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     assert_int_equal(run("disagree", "device=cpu", &seen), ERR_FAILED);
     assert_non_null(strstr(err_text(), "loader-1 does not agree"));
 }
@@ -228,7 +239,7 @@ static void who_disagrees_is_named(void **state)
 static void endless_deaths_end_the_run(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     assert_int_equal(run("crash", "device=cpu", &seen), ERR_FAILED);
     assert_non_null(strstr(err_text(), "loaders keep dying"));
     assert_non_null(strstr(err_text(), "signal 6"));
@@ -239,7 +250,7 @@ static void endless_deaths_end_the_run(void **state)
 static void a_misplaced_cell_is_noticed(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     assert_int_equal(run("misplaced", "device=cpu", &seen), ERR_FAILED);
     assert_non_null(strstr(err_text(), "position 7"));
 }
@@ -247,7 +258,7 @@ static void a_misplaced_cell_is_noticed(void **state)
 static void a_bad_sample_is_replaced_and_told_once(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     /* Both loaders report it. */
     assert_int_equal(run("bad", "device=cpu", &seen), 0);
     const char *first = strstr(seen.notes, "/data/03.jpg: cut short");
@@ -255,16 +266,26 @@ static void a_bad_sample_is_replaced_and_told_once(void **state)
     assert_null(strstr(first + 1, "/data/03.jpg"));
 }
 
+static void digests_that_nobody_reads_end_the_run(void **state)
+{
+    (void)state;
+    seen_t seen = {.refuse_batches = 1};
+    assert_int_equal(run("good", "device=cpu", &seen), ERR_ENV);
+    assert_non_null(strstr(err_text(), "nobody reads the digests"));
+    assert_int_equal(seen.batches, 1);
+}
+
 static void a_missing_program_is_named(void **state)
 {
     (void)state;
-    seen_t seen;
+    seen_t seen = {0};
     char path[SCRATCH_PATH + 32], moved[SCRATCH_PATH + 32];
     snprintf(path, sizeof path, "%s/sluice-loader", bin);
     snprintf(moved, sizeof moved, "%s/moved", bin);
     assert_int_equal(rename(path, moved), 0);
-    assert_int_equal(run("good", "device=cpu", &seen), ERR_FAILED);
-    assert_non_null(strstr(err_text(), "did not start: exec: No such file"));
+    assert_int_equal(run("good", "device=cpu", &seen), ERR_ENV);
+    assert_non_null(strstr(err_text(), "did not start: exec "));
+    assert_non_null(strstr(err_text(), "/sluice-loader: No such file"));
     assert_int_equal(rename(moved, path), 0);
 }
 
@@ -294,6 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(endless_deaths_end_the_run),
         cmocka_unit_test(a_misplaced_cell_is_noticed),
         cmocka_unit_test(a_bad_sample_is_replaced_and_told_once),
+        cmocka_unit_test(digests_that_nobody_reads_end_the_run),
         cmocka_unit_test(a_missing_program_is_named),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

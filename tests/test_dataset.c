@@ -5,12 +5,15 @@
 #include "shm/err.h"
 #include "tests/scratch.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -228,6 +231,47 @@ static void test_lists(void **state)
     dataset_free(&d);
 }
 
+/* A list that is a pipe does not hold the scan; a folder whose path is too long is named, not left
+ * out in silence. */
+static void test_what_is_no_file(void **state)
+{
+    (void)state;
+    listing_t l;
+    char path[SCRATCH_PATH + 32], part[201];
+    scratch_folder(root, "deep/images");
+    scratch_write_jpeg(root, "deep/images/a.jpg", 16, 16);
+    snprintf(path, sizeof path, "%s/deep/pipe.txt", root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    dataset_t *d = open_ok("path: deep\ntrain: pipe.txt\nval: images\nnames: [a]\n");
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), ERR_DATA);
+    assert_non_null(strstr(err_text(), "pipe.txt: not a file"));
+    dataset_free(&d);
+
+    memset(part, 'y', sizeof part - 1);
+    part[sizeof part - 1] = '\0';
+    int here = open(".", O_RDONLY | O_DIRECTORY), depth = 0;
+    snprintf(path, sizeof path, "%s/deep/images", root);
+    assert_int_equal(chdir(path), 0);
+    for (size_t n = strlen(path); n <= PATH_MAX; n += sizeof part, depth++)
+        assert_true(mkdir(part, 0700) == 0 && chdir(part) == 0);
+    assert_int_equal(fchdir(here), 0);
+    d = open_ok("path: deep\ntrain: images\nval: images\nnames: [a]\n");
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), 0);
+    assert_int_equal(l.files.count, 1);
+    assert_int_equal(l.refused.count, 1);
+    assert_non_null(strstr(l.reasons.items[0], "File name too long"));
+    listing_fini(&l);
+    dataset_free(&d);
+    /* Too long for the scratch folder's removal too: from the inside out. */
+    assert_int_equal(chdir(path), 0);
+    for (int i = 0; i < depth; i++)
+        assert_int_equal(chdir(part), 0);
+    for (int i = 0; i < depth; i++)
+        assert_true(chdir("..") == 0 && rmdir(part) == 0);
+    assert_int_equal(fchdir(here), 0);
+    close(here);
+}
+
 static void label_is(const char *image, const char *label)
 {
     char *got = listing_label_path(image);
@@ -254,6 +298,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_current_directory, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_folders, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_lists, set_up, tear_down),
+        cmocka_unit_test(test_what_is_no_file),
         cmocka_unit_test(test_label_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,6 +92,40 @@ pid=
 [ $scales -ge 1 ] || fail 'scaled: the run was never reached'
 cmp -s alive.out scaled.out || fail 'another number of loaders on the way changed the batches'
 
+# Files that were there for the scan and are gone when the loaders come: each loader meets them at a moment
+# of its own, and the stream is the same. Images of two sizes, neighbours in the list among those that go. A
+# program of the loader's name, in a folder of its own, takes the files away before it becomes the loader.
+"$sluice" sample out=small images=40 imgsz=128 seed=4 >small.err 2>&1 || fail 'sluice sample'
+mkdir -p mixed kept bin
+for kind in images labels; do
+    for split in train val; do
+        mkdir -p mixed/$kind/$split
+        for file in sample/$kind/$split/*; do cp "$file" mixed/$kind/$split/; done
+        for file in small/$kind/$split/*; do cp "$file" "mixed/$kind/$split/small_$(basename "$file")"; done
+    done
+done
+cp sample/data.yaml mixed/
+ls mixed/images/train/* | sed -n '3p;4p;9p;31p;32p;33p' >victims
+ls mixed/images/val/* | sed -n '2p' >>victims
+cp $(cat victims) kept/
+cp "$sluice" bin/sluice
+cat >bin/sluice-loader <<SCRIPT
+#!/bin/sh
+case " \$* " in *' --scan '*) ;; *) (cd "$work" && rm -f \$(cat victims)) ;; esac
+exec "$(dirname "$sluice")/sluice-loader" "\$@"
+SCRIPT
+chmod +x bin/sluice-loader
+whole=$sluice
+sluice=$work/bin/sluice
+for workers in 1 4; do
+    while read -r file; do cp "kept/$(basename "$file")" "$file"; done <victims
+    digest "gone$workers" data=mixed/data.yaml device=cpu workers=$workers imgsz=160 batch=8 epochs=3 close_mosaic=0 \
+        degrees=30 scale=0.9 mixup=0.3 --samples
+    [ "$(grep -c 'another image is used' "gone$workers.err")" -eq 7 ] || fail "gone: not each of 7 files is told once"
+done
+sluice=$whole
+cmp -s gone1.out gone4.out || fail 'gone: four loaders give other batches than one'
+
 if [ -n "${SLUICE_TEST_DATA:-}" ] && [ -f "$SLUICE_TEST_DATA/deeppcb/data.yaml" ]; then
     same_stream "$SLUICE_TEST_DATA/deeppcb/data.yaml" imgsz=160 batch=16 epochs=1 close_mosaic=0 fraction=0.2
 fi

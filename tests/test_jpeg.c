@@ -233,8 +233,7 @@ static void test_unsupported(void **state)
     assert_non_null(strstr(err_text(), "12"));
 }
 
-/* --- orientation
- * ---------------------------------------------------------------------------------- */
+/* ---- orientation ---- */
 
 static picture_t first_turn; /* Landscape_1, kept */
 
@@ -335,8 +334,7 @@ static void test_exif_hostile(void **state)
     assert_non_null(why);
 }
 
-/* --- limits
- * --------------------------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static void test_limits(void **state)
 {

@@ -172,11 +172,22 @@ static void refuses_what_is_not_json(void **state)
     }
 }
 
+static void text_from_outside_drives_no_terminal(void **state)
+{
+    (void)state;
+    char line[] = "a\tb\x1b[31m\x7f \xC3\xA4\n";
+    text_printable(line);
+    assert_string_equal(line, "a b [31m  \xC3\xA4 ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_nested_values),     cmocka_unit_test(escapes_strings),
-        cmocka_unit_test(numbers_read_back),        cmocka_unit_test(stays_in_its_room),
+        cmocka_unit_test(text_from_outside_drives_no_terminal),
+        cmocka_unit_test(writes_nested_values),
+        cmocka_unit_test(escapes_strings),
+        cmocka_unit_test(numbers_read_back),
+        cmocka_unit_test(stays_in_its_room),
         cmocka_unit_test(refuses_what_is_not_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,14 +166,30 @@ static void test_files(void **state)
     scratch_end(folder);
 }
 
+/* More labels than a ring's cell can hold for a mosaic of such images are damage, not data. */
+static void test_too_many(void **state)
+{
+    (void)state;
+    enum { ROW = 32 };
+    char *text = malloc((size_t)(LABELS_MAX + 1) * ROW + 1);
+    size_t n = 0;
+    assert_non_null(text);
+    for (int i = 0; i < LABELS_MAX; i++)
+        n += (size_t)sprintf(text + n, "0 %.6f 0.5 0.1 0.1\n", i / (double)LABELS_MAX);
+    takes(text, LABELS_MAX);
+    sprintf(text + n, "1 0.5 0.5 0.1 0.1\n");
+    refuses(text, "131073 labels");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_boxes),        cmocka_unit_test(test_order_kept),
-        cmocka_unit_test(test_duplicates),   cmocka_unit_test(test_tolerance),
-        cmocka_unit_test(test_rows_refused), cmocka_unit_test(test_single_class),
-        cmocka_unit_test(test_polygons),     cmocka_unit_test(test_polygon_duplicates),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_too_many),           cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_order_kept),         cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_tolerance),          cmocka_unit_test(test_rows_refused),
+        cmocka_unit_test(test_single_class),       cmocka_unit_test(test_polygons),
+        cmocka_unit_test(test_polygon_duplicates), cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }

@@ -1,4 +1,4 @@
-/* control/ledger: the substitution rule, duplicates, earlier reports, and when it is too much. */
+/* control/ledger: the substitution rule, cells by name, duplicates, and when it is too much. */
 #include "control/catalog.h"
 #include "control/ledger.h"
 #include "shm/err.h"
@@ -9,56 +9,89 @@
 #include <string.h>
 #include <cmocka.h>
 
-static int report(ledger_t *l, uint32_t split, uint32_t sample, uint32_t epoch, uint64_t position,
-                  wire_ledger_t *e)
+static uint32_t substitute;
+
+/* Everything from position 1000 of epoch 3 on is unclaimed. */
+static int report(ledger_t *l, uint32_t split, uint32_t sample, uint32_t epoch, uint64_t position)
 {
+    const ledger_place_t beyond = {3, 1000};
     wire_bad_sample_t bad;
     memset(&bad, 0, sizeof bad);
     bad.split = split;
     bad.sample = sample;
     bad.epoch = epoch;
     bad.position = position;
-    return ledger_report(l, &bad, e);
+    return ledger_report(l, &bad, &beyond, &substitute);
 }
 
 static void the_next_usable_sample_stands_in(void **state)
 {
     (void)state;
     ledger_t *l;
-    wire_ledger_t e;
     assert_int_equal(ledger_new(100, 100, &l), 0);
-    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 30, &e), LEDGER_NEW);
-    assert_int_equal(wire_check(&e, sizeof e), 0);
-    assert_true(e.sample == 7 && e.substitute == 8 && e.number == 1);
-    assert_true(e.from_epoch == 2 && e.from_position == 30);
-    assert_int_equal(report(l, CATALOG_TRAIN, 6, 2, 31, &e), LEDGER_NEW);
-    assert_int_equal(e.substitute, 8); /* 7 is itself bad */
-    assert_int_equal(report(l, CATALOG_TRAIN, 99, 2, 32, &e), LEDGER_NEW);
-    assert_int_equal(e.substitute, 0); /* around the end of the list */
-    assert_int_equal(report(l, CATALOG_VAL, 7, 2, 7, &e), LEDGER_NEW);
-    assert_true(e.split == CATALOG_VAL && e.substitute == 8);
-    assert_int_equal(ledger_count(l), 4);
-    for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(ledger_at(l, i)->number, i + 1);
-    assert_null(ledger_at(l, 4));
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 30), LEDGER_NEW);
+    assert_int_equal(substitute, 8);
+    assert_int_equal(report(l, CATALOG_TRAIN, 6, 2, 31), LEDGER_NEW);
+    assert_int_equal(substitute, 8); /* 7 is itself bad */
+    assert_int_equal(report(l, CATALOG_TRAIN, 99, 2, 32), LEDGER_NEW);
+    assert_int_equal(substitute, 0); /* around the end of the list */
+    assert_int_equal(report(l, CATALOG_VAL, 7, 2, 7), LEDGER_NEW);
+    assert_int_equal(substitute, 8);
+    assert_int_equal(ledger_samples(l), 4);
+    assert_int_equal(ledger_count(l), 8);
     ledger_free(&l);
     assert_null(l);
 }
 
-static void a_second_report_changes_nothing_but_the_start(void **state)
+static void check_entry(const ledger_t *l, uint32_t i, int only, uint32_t epoch, uint64_t position)
+{
+    wire_ledger_t e = *ledger_at(l, i);
+    assert_int_equal(wire_check(&e, sizeof e), 0);
+    assert_true(e.split == CATALOG_TRAIN && e.sample == 7 && e.substitute == 8);
+    assert_int_equal(e.number, i + 1);
+    assert_int_equal(e.only, only);
+    assert_true(e.from_epoch == epoch && e.from_position == position);
+}
+
+/* One entry beyond what is claimed; before that place, each cell that met the sample by name. What
+ * stands there stays as it is. */
+static void blocked_cells_are_named(void **state)
 {
     (void)state;
     ledger_t *l;
-    wire_ledger_t e;
     assert_int_equal(ledger_new(100, 0, &l), 0);
-    report(l, CATALOG_TRAIN, 7, 2, 30, &e);
-    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 30, &e), LEDGER_KNOWN);
-    assert_int_equal(report(l, CATALOG_TRAIN, 7, 3, 1, &e), LEDGER_KNOWN);
-    assert_true(e.from_epoch == 2 && e.from_position == 30);
-    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 29, &e), LEDGER_LOWERED);
-    assert_int_equal(report(l, CATALOG_TRAIN, 7, 1, 90, &e), LEDGER_LOWERED);
-    assert_true(e.number == 1 && e.from_epoch == 1 && e.from_position == 90);
-    assert_int_equal(ledger_count(l), 1);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 30), LEDGER_NEW);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 30), LEDGER_KNOWN);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 2, 29), LEDGER_CELL);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 3, 999), LEDGER_CELL);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 3, 1000), LEDGER_KNOWN);
+    assert_int_equal(report(l, CATALOG_TRAIN, 7, 4, 1), LEDGER_KNOWN);
+    assert_int_equal(ledger_samples(l), 1);
+    assert_int_equal(ledger_count(l), 4);
+    check_entry(l, 0, 0, 3, 1000);
+    check_entry(l, 1, 1, 2, 30);
+    check_entry(l, 2, 1, 2, 29);
+    check_entry(l, 3, 1, 3, 999);
+    assert_null(ledger_at(l, 4));
+    ledger_free(&l);
+}
+
+/* Two neighbours that are bad, met in either order: a chain ends at the same sample. */
+static void the_order_of_reports_does_not_matter(void **state)
+{
+    (void)state;
+    ledger_t *l;
+    assert_int_equal(ledger_new(100, 0, &l), 0);
+    report(l, CATALOG_TRAIN, 7, 0, 1);
+    assert_int_equal(substitute, 8);
+    report(l, CATALOG_TRAIN, 8, 0, 1);
+    assert_int_equal(substitute, 9); /* 7 is read as 8, which is read as 9 */
+    ledger_free(&l);
+    assert_int_equal(ledger_new(100, 0, &l), 0);
+    report(l, CATALOG_TRAIN, 8, 0, 5);
+    assert_int_equal(substitute, 9);
+    report(l, CATALOG_TRAIN, 7, 0, 1);
+    assert_int_equal(substitute, 9);
     ledger_free(&l);
 }
 
@@ -66,11 +99,10 @@ static void nonsense_is_refused(void **state)
 {
     (void)state;
     ledger_t *l;
-    wire_ledger_t e;
     assert_int_equal(ledger_new(10, 0, &l), 0);
-    assert_int_equal(report(l, CATALOG_TRAIN, 10, 0, 0, &e), ERR_FAILED);
-    assert_int_equal(report(l, CATALOG_VAL, 0, 0, 0, &e), ERR_FAILED);
-    assert_int_equal(report(l, 2, 0, 0, 0, &e), ERR_FAILED);
+    assert_int_equal(report(l, CATALOG_TRAIN, 10, 0, 0), ERR_FAILED);
+    assert_int_equal(report(l, CATALOG_VAL, 0, 0, 0), ERR_FAILED);
+    assert_int_equal(report(l, 2, 0, 0, 0), ERR_FAILED);
     assert_int_equal(ledger_count(l), 0);
     ledger_free(&l);
 }
@@ -79,22 +111,21 @@ static void too_many_end_the_run(void **state)
 {
     (void)state;
     ledger_t *l;
-    wire_ledger_t e;
     /* A tenth of 200 is allowed, one more is not. */
     assert_int_equal(ledger_new(200, 0, &l), 0);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(report(l, CATALOG_TRAIN, i, 0, i, &e), LEDGER_NEW);
-    assert_int_equal(report(l, CATALOG_TRAIN, 50, 0, 50, &e), ERR_DATA);
+        assert_int_equal(report(l, CATALOG_TRAIN, i, 0, i), LEDGER_NEW);
+    assert_int_equal(report(l, CATALOG_TRAIN, 50, 0, 50), ERR_DATA);
     ledger_free(&l);
     /* Fewer than ten are never too many while one is left. */
     assert_int_equal(ledger_new(12, 0, &l), 0);
     for (uint32_t i = 0; i < 9; i++)
-        assert_int_equal(report(l, CATALOG_TRAIN, i, 0, i, &e), LEDGER_NEW);
-    assert_int_equal(report(l, CATALOG_TRAIN, 9, 0, 9, &e), ERR_DATA);
+        assert_int_equal(report(l, CATALOG_TRAIN, i, 0, i), LEDGER_NEW);
+    assert_int_equal(report(l, CATALOG_TRAIN, 9, 0, 9), ERR_DATA);
     ledger_free(&l);
     assert_int_equal(ledger_new(2, 0, &l), 0);
-    assert_int_equal(report(l, CATALOG_TRAIN, 0, 0, 0, &e), LEDGER_NEW);
-    assert_int_equal(report(l, CATALOG_TRAIN, 1, 0, 0, &e), ERR_DATA);
+    assert_int_equal(report(l, CATALOG_TRAIN, 0, 0, 0), LEDGER_NEW);
+    assert_int_equal(report(l, CATALOG_TRAIN, 1, 0, 0), ERR_DATA);
     ledger_free(&l);
 }
 
@@ -102,7 +133,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_next_usable_sample_stands_in),
-        cmocka_unit_test(a_second_report_changes_nothing_but_the_start),
+        cmocka_unit_test(blocked_cells_are_named),
+        cmocka_unit_test(the_order_of_reports_does_not_matter),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(too_many_end_the_run),
     };

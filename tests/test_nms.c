@@ -173,6 +173,14 @@ static void test_threshold(void **state)
     run(&d, &p, dets, &n);
     assert_int_equal(n, 1);
     assert_float_equal(dets[0].score, 0.5, 1e-6);
+    /* The ends of the option's range: everything that is a number, and nothing. */
+    p.conf = 0;
+    p.iou = 1;
+    run(&d, &p, dets, &n);
+    assert_int_equal(n, 43);
+    p.conf = 1;
+    run(&d, &p, dets, &n);
+    assert_int_equal(n, 0);
     golden_dev_close(&d);
 }
 

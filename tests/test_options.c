@@ -491,6 +491,12 @@ static void cross_checks(void **state)
     check("data=d name=a/b", ERR_CONFIG, "one folder name");
     check("data=d name=..", ERR_CONFIG, "one folder name");
     check("data=d resume=True", ERR_CONFIG, "name the run folder");
+    options_t resume;
+    options_default(&resume);
+    set(&resume, "resume=true");
+    assert_int_equal(options_check_resume(&resume), ERR_CONFIG);
+    set(&resume, "resume=runs/detect/true");
+    assert_int_equal(options_check_resume(&resume), 0);
     check("data=d model=yolo11m.pt", ERR_CONFIG, "model=yolo11m starts from random");
     check("data=d lr0=0.005", 0, "lr0 is not used");
     check("data=d lr0=0.005 optimizer=SGD", 0, "");

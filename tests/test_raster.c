@@ -237,8 +237,7 @@ static void test_png_damage(void **state)
     assert_non_null(strstr(err_text(), "max_pixels"));
 }
 
-/* --- BMP
- * ------------------------------------------------------------------------------------------ */
+/* ---- BMP ---- */
 
 static void put16(uint8_t *p, uint32_t v)
 {

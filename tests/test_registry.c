@@ -4,6 +4,7 @@
 #include "shm/err.h"
 #include "tests/scratch.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -115,6 +116,50 @@ static void removal_leaves_nothing(void **state)
     assert_int_equal(rmdir(path), 0); /* empty */
 }
 
+/* A run is found by its pid until it has a directory; the folder it was started from need not be
+ * there for a name that is given as the run has it. */
+static void a_directory_is_added_later(void **state)
+{
+    (void)state;
+    registry_t *r;
+    registry_entry_t e = entry_of(getpid(), ""), found;
+    char number[16], path[SCRATCH_PATH + 64], here[SCRATCH_PATH];
+    assert_int_equal(registry_set_run_dir(NULL, "/nowhere"), 0);
+    assert_int_equal(registry_add(&e, &r), 0);
+    snprintf(number, sizeof number, "%d", (int)getpid());
+    assert_int_equal(registry_find(number, &found), 0);
+    assert_string_equal(found.run_dir, "");
+    assert_int_equal(registry_find("late", &found), ERR_CONFIG);
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(path, sizeof path, "%.4000s/no/such/late", here);
+    assert_int_equal(registry_set_run_dir(r, path), 0);
+    assert_int_equal(registry_find("late", &found), 0);
+    assert_string_equal(found.run_dir, path);
+    assert_string_equal(found.token, e.token);
+    assert_int_equal(registry_find("no/such/late", &found), 0);
+    assert_int_equal(registry_find("./no/such/late/", &found), 0);
+    assert_int_equal(registry_find("other/late", &found), ERR_CONFIG);
+    registry_remove(&r);
+    assert_int_equal(registry_find("late", &found), ERR_CONFIG);
+}
+
+/* What a start leaves that was killed before its file had a name goes when it is old enough to be
+ * no start of this moment. */
+static void unfinished_files_go(void **state)
+{
+    (void)state;
+    registry_entry_t found;
+    char fresh[SCRATCH_PATH], old[SCRATCH_PATH];
+    snprintf(fresh, sizeof fresh, "%s", scratch_text(folder, "sluice/11.run.tmp", "pid=11\n"));
+    snprintf(old, sizeof old, "%s", scratch_text(folder, "sluice/12.run.tmp", "pid=12\n"));
+    chmod(scratch_folder(folder, "sluice"), 0700);
+    const struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    assert_int_equal(utimensat(AT_FDCWD, old, times, 0), 0);
+    assert_int_equal(registry_find(NULL, &found), ERR_CONFIG);
+    assert_int_equal(access(old, F_OK), -1);
+    assert_int_equal(access(fresh, F_OK), 0);
+}
+
 static void the_folder_must_be_private(void **state)
 {
     (void)state;
@@ -128,11 +173,36 @@ static void the_folder_must_be_private(void **state)
     assert_string_equal(path, made);
 }
 
+/* What others have put there is neither waited for nor taken for a run. */
+static void foreign_files_are_passed_by(void **state)
+{
+    (void)state;
+    char path[SCRATCH_PATH];
+    registry_entry_t e;
+    assert_int_equal(registry_folder(path, sizeof path), 0);
+    char *end = path + strlen(path);
+    strcpy(end, "/pipe.run");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    strcpy(end, "/folder.run");
+    assert_int_equal(mkdir(path, 0700), 0);
+    strcpy(end, "/link.run");
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    *end = '\0';
+    scratch_text(path, "12.run", "pid=12\nendpoint=\n\xFF\xFE=\n");
+    scratch_text(path, "notes.txt", "mine");
+    assert_int_equal(registry_find(NULL, &e), ERR_CONFIG);
+    strcpy(end, "/notes.txt");
+    assert_int_equal(access(path, F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_run_is_found_while_it_lives, set_up, tear_down),
         cmocka_unit_test_setup_teardown(removal_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_directory_is_added_later, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(unfinished_files_go, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(foreign_files_are_passed_by, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_folder_must_be_private, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

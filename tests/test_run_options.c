@@ -62,6 +62,11 @@ static void resume_reads_no_file(void **state)
     assert_int_equal(run_options(2, argv, &o, words, &n), 0);
     assert_true(n == 1 && o.imgsz == 640);
     assert_string_equal(o.resume, "runs/x");
+    char empty[] = "resume=";
+    argv[1] = empty; /* no resume: the file counts */
+    assert_int_equal(run_options(2, argv, &o, words, &n), 0);
+    assert_int_equal(o.imgsz, 96);
+    argv[1] = resume;
     argv[2] = cfg;
     assert_int_equal(run_options(3, argv, &o, words, &n), ERR_CONFIG);
     unlink("pipeline.yaml");

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -120,6 +121,11 @@ static void test_round_trip(void **state)
     assert_int_equal(safetensors_load_file(path, &f), ERR_CONFIG);
     assert_non_null(strstr(err_text(), path));
     assert_int_equal(safetensors_load_file("/tmp", &f), ERR_CONFIG);
+    /* A pipe that nobody writes to does not hold us. */
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(safetensors_load_file(path, &f), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "not a regular file"));
+    unlink(path);
     free(p);
 }
 

@@ -335,6 +335,67 @@ static void a_resume_finds_where_to_start(void **state)
     scribe_close(&s);
 }
 
+/* Nothing is written into a folder that is not a run's, whatever resume= names. */
+static void a_resume_of_something_else_is_refused(void **state)
+{
+    (void)state;
+    rundir_t d;
+    char file[SCRATCH_PATH + 32];
+    snprintf(file, sizeof file, "%s/plans/notes.txt", folder);
+    scratch_text(folder, "plans/notes.txt", "mine");
+    scratch_text(folder, "plans/weights/last.state.safetensors", "mine");
+    assert_int_equal(rundir_resume(file, &d), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "last.state.safetensors in its weights folder"));
+    snprintf(file, sizeof file, "%s/plans", folder);
+    assert_int_equal(rundir_resume(file, &d), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "no args.yaml"));
+    strcat(file, "/weights/last.state.safetensors");
+    assert_int_equal(rundir_resume(file, &d), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "no args.yaml"));
+    snprintf(file, sizeof file, "%s/plans/.sluice.lock", folder);
+    assert_int_equal(access(file, F_OK), -1);
+    /* A pipe in a file's place is no file. */
+    scratch_text(folder, "plans/args.yaml", "epochs: 1\n");
+    snprintf(file, sizeof file, "%s/plans", folder);
+    assert_int_equal(rundir_resume(file, &d), 0);
+    assert_int_equal(unlink(in(&d, "args.yaml")), 0);
+    assert_int_equal(mkfifo(in(&d, "args.yaml"), 0600), 0);
+    char *text;
+    size_t n;
+    assert_int_equal(rundir_read(&d, "args.yaml", 100, &text, &n), ERR_CONFIG);
+    rundir_close(&d);
+}
+
+/* exist_ok: rows of the old run do not go on in the new one, and it cannot be resumed as the old.
+ */
+static void a_new_run_in_an_old_ones_folder(void **state)
+{
+    (void)state;
+    options_t o = options_of("x");
+    wire_run_info_t info;
+    scribe_t s;
+    char *yaml;
+    size_t n;
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_int_equal(scribe_args(&s, "epochs: 9\n", 10), 0);
+    assert_int_equal(scribe_csv(&s, "1,9", 3), 0);
+    write_state(&s.dir, "{\"__metadata__\":{\"epoch\":\"1\",\"finished\":\"0\"}}");
+    assert_int_equal(rundir_write(&s.dir, "weights/best.safetensors", "best", 4, NULL, NULL), 0);
+    scribe_close(&s);
+    o.exist_ok = 1;
+    /* A start that fails leaves the old run as it was. */
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    scribe_close(&s);
+    assert_int_equal(access(in(&s.dir, "weights/last.state.safetensors"), F_OK), 0);
+    assert_int_equal(access(in(&s.dir, "results.csv"), F_OK), 0);
+    assert_int_equal(scribe_open(&s, &o, &info, &yaml, &n), 0);
+    assert_int_equal(scribe_args(&s, "epochs: 3\n", 10), 0);
+    assert_int_equal(access(in(&s.dir, "weights/last.state.safetensors"), F_OK), -1);
+    assert_int_equal(access(in(&s.dir, "results.csv"), F_OK), -1);
+    assert_content(&s.dir, "weights/best.safetensors", "best");
+    scribe_close(&s);
+}
+
 static void a_state_header_is_read_strictly(void **state)
 {
     (void)state;
@@ -379,6 +440,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_run_that_never_began_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_snapshot_is_checked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_resume_finds_where_to_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_resume_of_something_else_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_new_run_in_an_old_ones_folder, set_up, tear_down),
         cmocka_unit_test(a_state_header_is_read_strictly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

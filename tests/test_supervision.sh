@@ -91,15 +91,21 @@ start scribe
 kill -KILL "$(child scribe)"
 ended scribe 1 'scribe .*signal 9'
 
+# hold PROCESS: it does not get on, although a stop wakes who is stopped.
+hold() {
+    kill -STOP "$1"
+    while kill -STOP "$1" 2>/dev/null; do sleep 0.01; done &
+}
+
 start twice
-kill -STOP "$(child rank-0)" # it will not checkpoint
+hold "$(child rank-0)" # it will not checkpoint
 kill -INT $pid
-sleep 0.3
+sleep 0.7 # two in less than half a second count as one
 kill -INT $pid
 ended twice 1 'ended at once'
 
 start deadline stop_deadline=1
-kill -STOP "$(child rank-0)"
+hold "$(child rank-0)"
 kill -TERM $pid
 ended deadline 1 'stop_deadline'
 
@@ -150,6 +156,8 @@ refused nodata 2 'missing.yaml' data=missing.yaml
 mkdir -p empty/images/train && printf 'path: .\ntrain: images/train\nval: images/train\nnames: [a]\n' >empty/data.yaml
 refused empty 3 'empty' data=empty/data.yaml
 refused memory 4 'ring_depth' data=sample/data.yaml imgsz=4096 batch=1024 ring_depth=64
+refused model 2 'nosuch' data=sample/data.yaml model=nosuch
+refused weights 2 'nothing.safetensors' data=sample/data.yaml model="$work/nothing.safetensors"
 refused gpu 4 'device=cpu' data=sample/data.yaml device=99
 refused resume 2 'resume=' resume=nothing/there
 

@@ -6,6 +6,7 @@
 #include "shm/err.h"
 #include "tools/run_options.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,14 +29,16 @@ static void on_note(void *user, log_level_t level, const char *text)
 /* "epoch step rank digest" in training, "val epoch step rank digest" in validation; epochs and
  * steps count from 0. With --samples one more column: the catalogue's numbers, in order of cell,
  * between commas. */
-static void on_batch(void *user, const coordinator_batch_t *b)
+static int on_batch(void *user, const coordinator_batch_t *b)
 {
     const digest_view_t *view = user;
+    errno = 0;
     printf("%s%u %u %u %016llx", b->validation ? "val " : "", b->epoch, b->step, b->rank,
            (unsigned long long)b->digest);
     for (uint32_t i = 0; view->samples && i < b->cells; i++)
         printf("%c%u", i == 0 ? ' ' : ',', b->samples[i]);
     putchar('\n');
+    return ferror(stdout) ? err_sys(ERR_ENV, "writing to standard output") : 0;
 }
 
 static void on_end(void *user, const coordinator_summary_t *s)

@@ -77,20 +77,19 @@ static void help_status(void)
 {
     puts("sluice status [RUN] [--json]\n"
          "\n"
-         "Shows each process of a run: its phase and since when, a loader's images under way, a "
-         "trainer's\n"
-         "step and what it waits for. RUN is a run's folder, as in runs/detect/train, or its "
-         "name; it may\n"
-         "be left out while one run is alive. --json prints the same as one line of JSON.");
+         "Shows each process of a run: its phase and since when, a loader's images under way and\n"
+         "the file that takes it longest, a trainer's step and what it waits for. RUN is a run's\n"
+         "folder, as in runs/detect/train, or its name; it may be left out while one run is\n"
+         "alive. --json prints the same as one line of JSON.");
 }
 
 static void help_stop(void)
 {
     puts("sluice stop [RUN]\n"
          "\n"
-         "As Ctrl-C in its terminal: the run finishes its step, writes a checkpoint and leaves. A "
-         "second\n"
-         "time ends it at once. RUN as in `sluice help status`.");
+         "As Ctrl-C in its terminal: the run finishes its step, writes a checkpoint and leaves.\n"
+         "Asking again changes nothing; a second Ctrl-C in its terminal ends it at once, without\n"
+         "a checkpoint. RUN as in `sluice help status`.");
 }
 
 static void help_scale(void)

@@ -6,9 +6,33 @@
 #include "shm/err.h"
 #include "tools/progress.h"
 #include "tools/run_options.h"
+#include "trainer/graph.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A wrong name is told before the data set is read. Whether a file can be used is the trainer's to
+ * find out; a table that lies here goes before a built-in one, and its path is kept. */
+static int check_model(options_t *o)
+{
+    char path[OPTIONS_PATH_BYTES];
+    graph_t *graph = NULL;
+    const char *dot = strrchr(o->model, '.');
+    int is_table = dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+    if (strchr(o->model, '/') || (dot && !is_table))
+        return 0;
+    if (is_table && access(o->model, F_OK) == 0) {
+        snprintf(path, sizeof path, "./%.*s", OPTIONS_PATH_BYTES - 3, o->model);
+        memcpy(o->model, path, sizeof path);
+        return 0;
+    }
+    int rc = graph_build(o->model, 0, &graph);
+    graph_free(&graph);
+    return rc;
+}
 
 int cmd_train(int argc, char **argv)
 {
@@ -24,14 +48,19 @@ int cmd_train(int argc, char **argv)
     log_identity("sluice", -1);
     CHECK_GOTO(run_options(argc, argv, &config->options, words, &config->n_words), rc, fail);
     /* A resumed run's options are checked when its args.yaml has been read. */
-    if (!config->options.resume[0])
+    if (config->options.resume[0]) {
+        CHECK_GOTO(options_check_resume(&config->options), rc, fail);
+    } else {
         CHECK_GOTO(run_options_check(&config->options), rc, fail);
+        CHECK_GOTO(check_model(&config->options), rc, fail);
+    }
     CHECK_GOTO(run_bin_dir(bin_dir, sizeof bin_dir), rc, fail);
     config->words = words;
     config->bin_dir = bin_dir;
-    progress_init(&progress);
+    CHECK_GOTO(progress_open(&progress), rc, fail);
     config->view = progress_view(&progress);
     rc = coordinator_run(config);
+    progress_close(&progress);
 fail:
     free(words);
     free(config);

@@ -5,15 +5,26 @@
 #include "trainer/schedule.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { SHOW_TTY_NS = 200000000, SHOW_PLAIN_S = 30 };
+enum { CONSOLE_BYTES = 256 << 10, CONSOLE_END_MS = 2000 };
+
+/* Hands what was written to p->out since the last time to the console. passing: see console_put. */
+static void show(progress_t *p, int fd, int passing)
+{
+    long n = fflush(p->out) == 0 ? ftell(p->out) : 0;
+    if (n > 0)
+        console_put(p->console, fd, p->text, (size_t)n, passing);
+    rewind(p->out);
+}
 
 static void clear_line(progress_t *p)
 {
     if (p->line_shown)
-        fputs("\r\033[K", stdout);
+        fputs("\r\033[K", p->out);
     p->line_shown = 0;
 }
 
@@ -39,12 +50,13 @@ static void on_note(void *user, log_level_t level, const char *text)
 {
     progress_t *p = user;
     clear_line(p);
-    fflush(stdout);
-    fprintf(stderr, "%s%s\n",
+    show(p, STDOUT_FILENO, 0);
+    fprintf(p->out, "%s%s\n",
             level == LOG_WARN    ? "warning: "
             : level == LOG_ERROR ? "error: "
                                  : "",
             text);
+    show(p, STDERR_FILENO, 0);
 }
 
 static void on_scanning(void *user, uint64_t done, uint64_t of)
@@ -55,13 +67,13 @@ static void on_scanning(void *user, uint64_t done, uint64_t of)
         return;
     p->shown_ns = now;
     clear_line(p);
-    printf("reading the data set: %llu of %llu files", (unsigned long long)done,
-           (unsigned long long)of);
+    fprintf(p->out, "reading the data set: %llu of %llu files", (unsigned long long)done,
+            (unsigned long long)of);
     p->line_shown = 1;
-    fflush(stdout);
+    show(p, STDOUT_FILENO, 1);
 }
 
-static void print_ranks(const coordinator_table_t *t)
+static void print_ranks(progress_t *p, const coordinator_table_t *t)
 {
     for (uint32_t r = 0; r < t->plan->ranks; r++) {
         char device[32], need[32], left[32];
@@ -72,27 +84,29 @@ static void print_ranks(const coordinator_table_t *t)
             snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
         format_bytes(need, sizeof need, t->memory[r]);
         format_bytes(left, sizeof left, t->budget.available);
-        printf("  rank %-6u %s: holds %s; %s were available (%s)\n", r, device, need, left,
-               t->budget.source);
+        fprintf(p->out, "  rank %-6u %s: holds %s; %s were available (%s)\n", r, device, need, left,
+                t->budget.source);
     }
 }
 
-static void print_schedule(const coordinator_table_t *t)
+static void print_schedule(progress_t *p, const coordinator_table_t *t)
 {
     schedule_t s;
     schedule_point_t at = {.accumulate = 1};
-    const plan_t *p = t->plan;
-    uint32_t steps = plan_train_steps(p);
-    schedule_init(&s, t->options, p->n_train, steps, catalog_classes(t->catalog));
+    const plan_t *plan = t->plan;
+    uint32_t steps = plan_train_steps(plan);
+    schedule_init(&s, t->options, plan->n_train, steps, catalog_classes(t->catalog));
     schedule_at(&s, s.warmup_steps, &at);
-    printf("  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u "
-           "(nbs=%d)\n",
-           p->batch, p->ranks, p->ranks == 1 ? "" : "s", p->batch / p->ranks, at.accumulate,
-           t->options->nbs);
-    printf("  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g, warm-up %u of %llu steps\n",
-           s.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
-           t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum,
-           s.weight_decay, s.warmup_steps, (unsigned long long)steps * p->epochs);
+    fprintf(p->out,
+            "  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u "
+            "(nbs=%d)\n",
+            plan->batch, plan->ranks, plan->ranks == 1 ? "" : "s", plan->batch / plan->ranks,
+            at.accumulate, t->options->nbs);
+    fprintf(p->out,
+            "  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g, warm-up %u of %llu steps\n",
+            s.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
+            t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum,
+            s.weight_decay, s.warmup_steps, (unsigned long long)steps * plan->epochs);
 }
 
 static void on_start(void *user, const coordinator_table_t *t)
@@ -109,19 +123,20 @@ static void on_start(void *user, const coordinator_table_t *t)
     snprintf(p->model, sizeof p->model, "%s", t->options->model);
     format_bytes(ring, sizeof ring, t->ring_bytes);
     format_bytes(disk, sizeof disk, t->disk_free);
-    printf("  run         %s%s\n", t->run_dir, t->resumed ? " (resumed)" : "");
-    printf("  model       %s, %u classes, %u px\n", t->options->model, catalog_classes(t->catalog),
-           plan->imgsz);
-    printf("  data        %s: %u images to train on, %u to validate with\n", t->options->data,
-           plan->n_train, plan->n_val);
-    print_ranks(t);
-    printf("  loaders     %u, on %u CPU%s\n", t->workers, t->cpus, t->cpus == 1 ? "" : "s");
-    printf("  rings       %u of %s: %u batches each\n", plan->ranks, ring, t->ring.depth);
-    printf("  disk        %s free\n", disk);
-    print_schedule(t);
-    printf("  length      epochs %u to %u of %u steps\n", plan->first_epoch + 1, plan->epochs,
-           plan_train_steps(plan));
-    fflush(stdout);
+    fprintf(p->out, "  run         %s%s\n", t->run_dir, t->resumed ? " (resumed)" : "");
+    fprintf(p->out, "  model       %s, %u classes, %u px\n", t->options->model,
+            catalog_classes(t->catalog), plan->imgsz);
+    fprintf(p->out, "  data        %s: %u images to train on, %u to validate with\n",
+            t->options->data, plan->n_train, plan->n_val);
+    print_ranks(p, t);
+    fprintf(p->out, "  loaders     %u, on %u CPU%s\n", t->workers, t->cpus,
+            t->cpus == 1 ? "" : "s");
+    fprintf(p->out, "  rings       %u of %s: %u batches each\n", plan->ranks, ring, t->ring.depth);
+    fprintf(p->out, "  disk        %s free\n", disk);
+    print_schedule(p, t);
+    fprintf(p->out, "  length      epochs %u to %u of %u steps\n", plan->first_epoch + 1,
+            plan->epochs, plan_train_steps(plan));
+    show(p, STDOUT_FILENO, 0);
 }
 
 /* Batches of a rank before this one: the measure of what is done. */
@@ -149,22 +164,22 @@ static void on_progress(void *user, const coordinator_progress_t *c)
         return;
     p->shown_ns = now;
     clear_line(p);
-    printf("epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs,
-           m->phase == PLAN_VAL ? "val" : "train", m->step + 1, m->steps);
-    printf("box %.3f cls %.3f dfl %.3f  %.1f images/s", (double)m->items[0], (double)m->items[1],
-           (double)m->items[2], c->images_per_s);
+    fprintf(p->out, "epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs,
+            m->phase == PLAN_VAL ? "val" : "train", m->step + 1, m->steps);
+    fprintf(p->out, "box %.3f cls %.3f dfl %.3f  %.1f images/s", (double)m->items[0],
+            (double)m->items[1], (double)m->items[2], c->images_per_s);
     if (done > p->first_batch) {
         char left[32];
         format_time(left, sizeof left,
                     (double)(now - p->first_ns) / 1e9 * (double)(all > done ? all - done : 0) /
                         (double)(done - p->first_batch));
-        printf("  %s left", left);
+        fprintf(p->out, "  %s left", left);
     }
-    printf("  %.0f%% waiting for data", 100 * c->wait_share);
+    fprintf(p->out, "  %.0f%% waiting for data", 100 * c->wait_share);
     if (!p->tty)
-        putchar('\n');
+        fputc('\n', p->out);
     p->line_shown = p->tty;
-    fflush(stdout);
+    show(p, STDOUT_FILENO, 1);
 }
 
 static void on_epoch(void *user, const wire_epoch_end_t *e)
@@ -173,36 +188,40 @@ static void on_epoch(void *user, const wire_epoch_end_t *e)
     char time[32];
     clear_line(p);
     format_time(time, sizeof time, e->seconds);
-    printf("epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs,
-           (double)e->train_items[0], (double)e->train_items[1], (double)e->train_items[2]);
+    fprintf(p->out, "epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs,
+            (double)e->train_items[0], (double)e->train_items[1], (double)e->train_items[2]);
     if (e->validated)
-        printf("  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision,
-               (double)e->recall, (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
-    printf("  at %s\n", time);
+        fprintf(p->out, "  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision,
+                (double)e->recall, (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
+    fprintf(p->out, "  at %s\n", time);
     p->shown_ns = clock_ns();
-    fflush(stdout);
+    show(p, STDOUT_FILENO, 0);
 }
 
-static void print_next(const progress_t *p, const coordinator_summary_t *s)
+static void print_next(progress_t *p, const coordinator_summary_t *s)
 {
     int last_is_best = s->has_map && s->best_epoch + 1 == (uint32_t)p->epochs;
     if (s->code == ERR_STOPPED)
-        printf("  next        sluice train resume=%s\n", s->run_dir);
+        fprintf(p->out, "  next        sluice train resume=%s\n", s->run_dir);
     else if (s->stopped_early)
-        printf("  next        it stopped improving: a larger model or imgsz (this was %s at %d), "
-               "or more "
-               "images\n",
-               p->model, p->imgsz);
+        fprintf(p->out,
+                "  next        it stopped improving: a larger model or imgsz (this was %s at %d), "
+                "or more "
+                "images\n",
+                p->model, p->imgsz);
     else if (s->has_map && s->map50 < 0.05)
-        printf("  next        it has hardly begun to learn: epochs=%d, or check the labels of %s\n",
-               4 * p->epochs, p->data);
+        fprintf(
+            p->out,
+            "  next        it has hardly begun to learn: epochs=%d, or check the labels of %s\n",
+            4 * p->epochs, p->data);
     else if (last_is_best)
-        printf("  next        it was still improving: epochs=%d\n", 2 * p->epochs);
+        fprintf(p->out, "  next        it was still improving: epochs=%d\n", 2 * p->epochs);
     else
-        printf("  next        a larger imgsz (this was %d) helps with small objects, a larger "
-               "model (this "
-               "was %s) with many classes\n",
-               p->imgsz, p->model);
+        fprintf(p->out,
+                "  next        a larger imgsz (this was %d) helps with small objects, a larger "
+                "model (this "
+                "was %s) with many classes\n",
+                p->imgsz, p->model);
 }
 
 static void on_end(void *user, const coordinator_summary_t *s)
@@ -212,26 +231,42 @@ static void on_end(void *user, const coordinator_summary_t *s)
     clear_line(p);
     format_time(time, sizeof time, s->seconds);
     if ((s->code == 0 || s->code == ERR_STOPPED) && p->have_plan) {
-        printf("%s after %u epoch%s in %s\n", s->code == 0 ? "done" : "stopped", s->epochs_done,
-               s->epochs_done == 1 ? "" : "s", time);
+        fprintf(p->out, "%s after %u epoch%s in %s\n", s->code == 0 ? "done" : "stopped",
+                s->epochs_done, s->epochs_done == 1 ? "" : "s", time);
         if (s->has_map)
-            printf("  best        mAP50 %.4f, mAP50-95 %.4f in epoch %u\n", s->map50, s->map,
-                   s->best_epoch + 1);
+            fprintf(p->out, "  best        mAP50 %.4f, mAP50-95 %.4f in epoch %u\n", s->map50,
+                    s->map, s->best_epoch + 1);
         if (s->weights_saved)
-            printf("  weights     %s/weights/%s.safetensors\n", s->run_dir,
-                   s->has_map ? "best" : "last");
-        printf("  curves      %s/results.csv\n", s->run_dir);
+            fprintf(p->out, "  weights     %s/weights/%s.safetensors\n", s->run_dir,
+                    s->has_map ? "best" : "last");
+        fprintf(p->out, "  curves      %s/results.csv\n", s->run_dir);
         print_next(p, s);
     } else if (s->run_dir[0] && s->weights_saved) {
-        printf("  what was saved is in %s\n", s->run_dir);
+        fprintf(p->out, "  what was saved is in %s\n", s->run_dir);
     }
-    fflush(stdout);
+    show(p, STDOUT_FILENO, 0);
 }
 
-void progress_init(progress_t *p)
+int progress_open(progress_t *p)
 {
     memset(p, 0, sizeof *p);
     p->tty = isatty(STDOUT_FILENO);
+    p->out = open_memstream(&p->text, &p->text_bytes);
+    int rc = p->out ? console_open(CONSOLE_BYTES, &p->console)
+                    : err_sys(ERR_ENV, "no memory for what is shown");
+    if (rc < 0)
+        progress_close(p);
+    return rc;
+}
+
+void progress_close(progress_t *p)
+{
+    console_close(&p->console, CONSOLE_END_MS);
+    if (p->out)
+        fclose(p->out);
+    free(p->text);
+    p->out = NULL;
+    p->text = NULL;
 }
 
 coordinator_view_t progress_view(progress_t *p)

@@ -13,7 +13,7 @@ if [ ! -f $sample/data.yaml ]; then
     "$sluice" sample out=$sample images=240 imgsz=640 seed=1 || exit $?
 fi
 echo 'Training YOLO11n on it at 320 px. Ctrl-C stops after a checkpoint.'
-"$sluice" train data=$sample/data.yaml model=yolo11n imgsz=320 epochs=25 batch=16 nbs=16 \
+"$sluice" train data=$sample/data.yaml model=yolo11n imgsz=320 epochs=16 batch=16 nbs=16 \
     optimizer=AdamW lr0=0.002 warmup_epochs=1 "$@"
 status=$?
 [ $status -eq 0 ] || exit $status

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 static const char default_file[] = "pipeline.yaml";
@@ -15,7 +16,8 @@ int run_options(int argc, char **argv, options_t *o, const char **words, int *n_
     *n_words = 0;
     options_default(o);
     for (int i = 1; i < argc; i++) {
-        resume |= strncmp(argv[i], "resume=", 7) == 0;
+        resume |= strncmp(argv[i], "resume=", 7) == 0 && argv[i][7] &&
+                  strcasecmp(argv[i] + 7, "none") != 0;
         if (strncmp(argv[i], "cfg=", 4) == 0)
             file = argv[i] + 4;
         else
@@ -24,7 +26,7 @@ int run_options(int argc, char **argv, options_t *o, const char **words, int *n_
     if (resume && file)
         return err_set(ERR_CONFIG,
                        "cfg= and resume= do not go together: a resumed run has its args.yaml");
-    if (!file && !resume && access(default_file, R_OK) == 0)
+    if (!file && !resume && access(default_file, F_OK) == 0)
         file = default_file;
     if (file && (rc = options_load_yaml(o, file)) < 0)
         return rc;

@@ -2,6 +2,7 @@
 
 #include "control/log.h"
 #include "shm/err.h"
+#include "tools/mkpath.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,25 +19,15 @@ enum { RUNDIR_MOST = 100000 }; /* names tried before giving up */
 static const char rundir_lock_name[] = ".sluice.lock";
 static const char rundir_temporary[] = ".sluice-tmp";
 
-/* mkdir -p. Existing components are fine. */
 static int make_parents(const char *path)
 {
-    char part[OPTIONS_PATH_BYTES];
-    size_t n = strlen(path);
-    if (n >= sizeof part)
-        return err_set(ERR_CONFIG, "the path %.60s... is too long", path);
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return err_sys(ERR_ENV,
-                           "cannot make the folder %s for the run; give project=FOLDER that "
-                           "you may write to",
-                           part);
-    }
-    return 0;
+    char part[MKPATH_BYTES];
+    if (mkpath(path, part) == 0)
+        return 0;
+    return err_sys(errno == ENAMETOOLONG ? ERR_CONFIG : ERR_ENV,
+                   "cannot make the folder %s for the run; give project=FOLDER that you may write "
+                   "to",
+                   part);
 }
 
 /* The lock is on the file that has the name now: its last holder may have removed the one we
@@ -116,17 +107,29 @@ int rundir_make(const options_t *o, rundir_t *dir)
 
 int rundir_resume(const char *path, rundir_t *dir)
 {
+    char args[OPTIONS_PATH_BYTES];
     struct stat st;
     memset(dir, 0, sizeof *dir);
     dir->fd = dir->lock = -1;
     if (!realpath(path, dir->path) || stat(dir->path, &st) != 0)
         return err_sys(ERR_CONFIG, "resume=%s", path);
     /* RUN/weights/last.state.safetensors stands for RUN. */
-    for (int up = 0; S_ISREG(st.st_mode) && up < 2; up++) {
-        char *slash = strrchr(dir->path, '/');
-        if (slash && slash != dir->path)
-            *slash = '\0';
+    if (S_ISREG(st.st_mode)) {
+        *strrchr(dir->path, '/') = '\0';
+        char *folder = strrchr(dir->path, '/');
+        if (!folder || strcmp(folder, "/weights") != 0)
+            return err_set(ERR_CONFIG,
+                           "resume=%s: a run's folder, or the last.state.safetensors in its "
+                           "weights folder, is needed",
+                           path);
+        *folder = '\0';
     }
+    /* Looked for before anything is written into a folder that may be anybody's. */
+    int n = snprintf(args, sizeof args, "%s/args.yaml", dir->path);
+    if (n < 0 || (size_t)n >= sizeof args || access(args, F_OK) != 0)
+        return err_set(ERR_CONFIG,
+                       "resume=%s: there is no args.yaml in %s: it is not a run's folder", path,
+                       dir->path);
     int rc = open_dir(dir);
     return rc < 0 ? err_add(rc, "resume=%s", path) : 0;
 }
@@ -316,7 +319,7 @@ int rundir_read(const rundir_t *dir, const char *relative, uint64_t most, char *
                 size_t *bytes)
 {
     struct stat st;
-    int rc = ERR_ENV, fd = openat(dir->fd, relative, O_RDONLY | O_CLOEXEC);
+    int rc = ERR_ENV, fd = openat(dir->fd, relative, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *text = NULL;
     if (fd < 0 || fstat(fd, &st) != 0)
         goto fail;
@@ -327,11 +330,19 @@ int rundir_read(const rundir_t *dir, const char *relative, uint64_t most, char *
         return rc;
     }
     *text = malloc((size_t)st.st_size + 1);
-    ssize_t n = *text ? read(fd, *text, (size_t)st.st_size) : -1;
-    if (n < 0)
+    if (!*text)
         goto fail;
-    (*text)[n] = '\0';
-    *bytes = (size_t)n;
+    for (*bytes = 0; *bytes < (size_t)st.st_size;) {
+        ssize_t n = read(fd, *text + *bytes, (size_t)st.st_size - *bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            goto fail;
+        if (n == 0)
+            break;
+        *bytes += (size_t)n;
+    }
+    (*text)[*bytes] = '\0';
     close(fd);
     return 0;
 fail:

@@ -98,20 +98,6 @@ float canvas_edge(float d)
     return d <= -0.5f ? 1 : d >= 0.5f ? 0 : 0.5f - d;
 }
 
-void canvas_disc(canvas_t *c, float x, float y, float radius, color_t color, float opacity)
-{
-    box_t area = clipped(c, (box_t){(int)floorf(x - radius - 1), (int)floorf(y - radius - 1),
-                                    (int)ceilf(x + radius + 1), (int)ceilf(y + radius + 1)});
-    for (int py = area.y0; py < area.y1; py++) {
-        for (int px = area.x0; px < area.x1; px++) {
-            float dx = (float)px + 0.5f - x, dy = (float)py + 0.5f - y;
-            float a = canvas_edge(sqrtf(dx * dx + dy * dy) - radius) * opacity;
-            if (a > 0)
-                blend(c->rgb + 3 * ((size_t)py * (size_t)c->size + (size_t)px), color, a);
-        }
-    }
-}
-
 float canvas_mix(float a, float b, float t)
 {
     return a + (b - a) * t;

@@ -41,8 +41,6 @@ box_t box_grown(box_t b, int by);
 box_t canvas_paint(canvas_t *c, box_t area, shape_fn coverage, const void *shape);
 /* A filled rectangle, not antialiased. */
 void canvas_rect(canvas_t *c, box_t area, color_t color, float opacity);
-/* A disc with a soft edge of one pixel. */
-void canvas_disc(canvas_t *c, float x, float y, float radius, color_t color, float opacity);
 /* Coverage of a shape whose signed distance to the pixel's centre is d: inside is negative. */
 float canvas_edge(float d);
 float canvas_mix(float a, float b, float t);

@@ -1,6 +1,7 @@
 #include "tools/sample_folder.h"
 
 #include "shm/err.h"
+#include "tools/mkpath.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -99,22 +100,12 @@ static int make_folders(int fd)
     return 0;
 }
 
-/* mkdir -p */
 static int make_path(const char *path)
 {
-    char part[4096];
-    size_t n = strlen(path);
-    if (n == 0 || n >= sizeof part)
-        return err_set(ERR_CONFIG, "out= needs the path of a folder");
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return err_sys(ERR_ENV, "cannot make the folder %s", part);
-    }
-    return 0;
+    char part[MKPATH_BYTES];
+    if (mkpath(path, part) == 0)
+        return 0;
+    return err_sys(errno == ENAMETOOLONG ? ERR_CONFIG : ERR_ENV, "cannot make the folder %s", part);
 }
 
 int sample_folder_open(const char *path, int *out)

@@ -51,7 +51,7 @@ static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t 
 {
     static const char name[] = "weights/last.state.safetensors";
     statefile_t state;
-    int fd = openat(s->dir.fd, name, O_RDONLY | O_CLOEXEC);
+    int fd = openat(s->dir.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_set(ERR_CONFIG,
                        "%s has no %s: the run stopped before its first checkpoint; start it anew",
@@ -61,6 +61,7 @@ static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t 
     if (rc < 0)
         return err_add(rc, "resume=%s", s->dir.path);
     info->resumed = 1;
+    s->resumed = 1;
     info->next_epoch = state.next_epoch;
     info->finished = (uint32_t)state.finished;
     rc = rundir_read(&s->dir, "args.yaml", SCRIBE_YAML_MOST, yaml, yaml_bytes);
@@ -203,8 +204,20 @@ int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes
     return append_line(s, s->logs[i].fd, path, lines, bytes);
 }
 
+/* A new run in an old one's folder (exist_ok): its rows and what it could be resumed from are not
+ * ours. Its weights stay until they are replaced, its events before ours. */
+static void replace_run(const scribe_t *s)
+{
+    static const char *const gone[] = {"weights/last.state.safetensors", "results.csv"};
+    for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++)
+        if (unlinkat(s->dir.fd, gone[i], 0) == 0)
+            log_line(LOG_INFO, "exist_ok: %s of an earlier run removed", gone[i]);
+}
+
 int scribe_args(scribe_t *s, const char *yaml, size_t bytes)
 {
+    if (!s->begun && !s->resumed && !s->dir.created)
+        replace_run(s);
     int rc = rundir_write(&s->dir, "args.yaml", yaml, bytes, NULL, NULL);
     s->begun |= rc == 0;
     return rc;

@@ -26,6 +26,7 @@ typedef struct {
     } logs[SCRIBE_LOGS];
     int n_logs;
     int begun; /* args.yaml is there: the run has begun */
+    int resumed;
 } scribe_t;
 
 /* Makes (or for options->resume opens) and locks the run directory, removes what was left

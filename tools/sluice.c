@@ -2,6 +2,7 @@
  */
 #include "tools/commands.h"
 
+#include "control/text.h"
 #include "shm/err.h"
 
 #include <signal.h>
@@ -24,18 +25,28 @@ static const char *command_word(int argc, char **argv)
     return strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
 }
 
+static void print_error(void)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "%s", err_text());
+    text_printable(text);
+    fprintf(stderr, "sluice: %s\n", text);
+}
+
 int main(int argc, char **argv)
 {
     /* A reader that goes away (`sluice digest | head`) is a failed write, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
+    /* So is a file beyond the user's limit on file sizes (ulimit -f). */
+    signal(SIGXFSZ, SIG_IGN);
 
     const char *word = command_word(argc, argv);
     const command_t *command = command_find(word);
     int rc;
     if (!command) {
         rc = err_set(ERR_CONFIG, "'%s' is not a command; `sluice help` lists them", word);
-    } else if (argc > 2 && command->run != cmd_help && wants_help(argc - 1, argv + 1)) {
-        char help[] = "help", *words[] = {help, argv[1], NULL};
+    } else if (argc > 2 && wants_help(argc - 1, argv + 1)) {
+        char help[] = "help", *words[] = {help, (char *)command->name, NULL};
         rc = cmd_help(2, words);
     } else {
         rc = command->run(argc > 1 ? argc - 1 : argc, argc > 1 ? argv + 1 : argv);
@@ -44,6 +55,6 @@ int main(int argc, char **argv)
     if (fflush(stdout) != 0 && rc == 0)
         rc = err_sys(ERR_ENV, "writing to standard output");
     if (rc < 0)
-        fprintf(stderr, "sluice: %s\n", err_text());
+        print_error();
     return err_exit_status(rc);
 }

@@ -208,6 +208,13 @@ static int write_files(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
         rc = put_state(t, p, r);
     if (rc == 0)
         rc = snapshot_commit(t->snapshot, send_image, t);
+    /* A coordinator that is silent does not end training (design 6), unless this is the last one.
+     */
+    if (rc == ERR_TIMEOUT && !p->must) {
+        log_line(LOG_WARN, "no checkpoint of epoch %u%s: %s", p->epoch + 1,
+                 p->is_best ? ", although it is the best so far" : "", err_text());
+        rc = 0;
+    }
     free(args);
     return rc;
 }

@@ -43,6 +43,14 @@ static int get_text(const safetensors_t *f, const char *origin, const char *key,
                            key);
 }
 
+/* Whether a number was read from all of text, up to end. */
+static int check_number(const char *origin, const char *key, const char *text, const char *end)
+{
+    if (*end || end == text)
+        return err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text);
+    return 0;
+}
+
 static int get_int(const safetensors_t *f, const char *origin, const char *key, int64_t *value)
 {
     const char *text;
@@ -51,9 +59,7 @@ static int get_int(const safetensors_t *f, const char *origin, const char *key, 
     if (rc < 0)
         return rc;
     *value = strtoll(text, &end, 10);
-    return *end || end == text
-               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
-               : 0;
+    return check_number(origin, key, text, end);
 }
 
 static int get_uint(const safetensors_t *f, const char *origin, const char *key, uint64_t *value)
@@ -64,9 +70,7 @@ static int get_uint(const safetensors_t *f, const char *origin, const char *key,
     if (rc < 0)
         return rc;
     *value = strtoull(text, &end, 10);
-    return *end || end == text
-               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
-               : 0;
+    return check_number(origin, key, text, end);
 }
 
 static int get_double(const safetensors_t *f, const char *origin, const char *key, double *value)
@@ -77,9 +81,7 @@ static int get_double(const safetensors_t *f, const char *origin, const char *ke
     if (rc < 0)
         return rc;
     *value = strtod(text, &end);
-    return *end || end == text
-               ? err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text)
-               : 0;
+    return check_number(origin, key, text, end);
 }
 
 /* ---- the state file ---- */

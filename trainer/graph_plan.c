@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDE_MAX = 16384, BATCH_MAX = 4096 }; /* keeps every pixel count far inside 63 bits */
+/* imgsz's most and the rim of a validation batch (facts/yolo.md 6.1); keeps every pixel count far
+ * inside 63 bits. */
+enum { SIDE_MAX = 16384 + 32, BATCH_MAX = 4096 };
 
 typedef struct {
     int32_t first, last;
@@ -300,8 +302,10 @@ int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, int32_t n, int32_t h
     graph_schedule_t *s = NULL;
     if (n < 1 || n > BATCH_MAX || h < GRAPH_SHRINK_MAX || w < GRAPH_SHRINK_MAX || h > SIDE_MAX ||
         w > SIDE_MAX || h % GRAPH_SHRINK_MAX || w % GRAPH_SHRINK_MAX)
-        return err_set(ERR_CONFIG, "%d images of %d x %d: sides must be multiples of %d, up to %d",
-                       n, h, w, GRAPH_SHRINK_MAX, SIDE_MAX);
+        return err_set(ERR_CONFIG,
+                       "%d images of %d x %d: 1 to %d images are possible, with sides that are "
+                       "multiples of %d, up to %d: lower batch or imgsz",
+                       n, h, w, BATCH_MAX, GRAPH_SHRINK_MAX, SIDE_MAX);
     int rc = schedule_new(g, mode, &s) ? err_set(ERR_ENV, "out of memory for the plan") : 0;
     if (rc == 0) {
         s->n = n;

@@ -63,7 +63,7 @@ static int include_shape(graph_t *g, k_dev_t *dev, const memory_request_t *r, gr
     graph_plan_t plan;
     int rc = graph_plan(g, dev, mode, s->n, s->h, s->w, 0, &plan);
     if (rc < 0)
-        return err_add(rc, "planning %d images of %d x %d", s->n, s->h, s->w);
+        return err_add(rc, "planning a batch");
     int32_t nc = graph_classes(g);
     k_detect_loss_t loss;
     head_loss(&plan, r->options, nc, m->max_gt, m, &loss);

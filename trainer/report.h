@@ -17,10 +17,12 @@ typedef struct {
     double val_items[3];
     ap_result_t ap;
 } report_epoch_t;
-/* WIRE_EPOCH_END. Waits up to 10 s for room in the pipe, because a row of results.csv hangs on it.
- */
+/* WIRE_EPOCH_END. Waits up to 10 s for room in the pipe, because a row of results.csv hangs on it;
+ * a coordinator that takes nothing for longer loses the row (logged), and training goes on
+ * (design 6). */
 int report_epoch_end(trainer_t *t, const report_epoch_t *e);
-/* Sends a frame that must not be lost, handling messages meanwhile. */
+/* Sends a frame that should not be lost, handling messages meanwhile. ERR_TIMEOUT when there is no
+ * room in the pipe for 10 s. */
 int report_send(trainer_t *t, const void *frame, size_t bytes);
 /* Seconds of training, an earlier part of a resumed run included. */
 double report_seconds(const trainer_t *t);

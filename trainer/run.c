@@ -21,7 +21,7 @@ static int on_message(void *user, const bus_message_t *m)
     memcpy(&saved, m->frame, sizeof saved);
     snapshot_saved(t->snapshot, &saved);
     if (saved.status < 0)
-        log_line(LOG_WARN, "%s was not written: %s", saved.path, saved.text);
+        log_line(LOG_INFO, "%s was not written: %s", saved.path, saved.text); /* told already */
     return 0;
 }
 

@@ -330,7 +330,8 @@ static int read_all(const char *path, void **bytes, uint64_t *total)
     int rc = 0;
     struct stat st;
     char *p = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: a FIFO in the file's place must not hold us. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return err_sys(errno == ENOENT ? ERR_CONFIG : ERR_ENV, "%s: cannot be opened", path);
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {

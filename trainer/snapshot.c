@@ -4,9 +4,11 @@
  *   2 pages           bytes of slot 0, then of slot 1
  *
  * A slot's state (in this process) and its sequence (in the memory, for whoever comes after a
- * death): FREE    --snapshot_begin-->  FILLING   sequence 0: not valid FILLING --snapshot_commit-->
- * PENDING   sequence n, stored last with release PENDING --last snapshot_saved--> FREE  sequence
- * stays: the bytes are whole until the next begin
+ * death):
+ *
+ *   FREE    --snapshot_begin-->      FILLING  sequence 0: not valid
+ *   FILLING --snapshot_commit-->     PENDING  sequence n, stored last with release
+ *   PENDING --last snapshot_saved--> FREE     sequence stays: whole until the next begin
  */
 #include "trainer/snapshot.h"
 

@@ -2,9 +2,10 @@
  * strongly.
  *
  * Topk 10, alpha 0.5, beta 6. Deterministic: of anchors with equal metric the first is taken, of
- * boxes with equal overlap the first. One departure without effect on the loss: anchors whose
- * metric is exactly 0 are never chosen (the spec's top-k may choose some; their weight is 0). All
- * memory is the caller's work block; nothing is allocated.
+ * boxes with equal overlap the first. Anchors whose metric is exactly 0 are never chosen. The
+ * spec's top-k fills up with some of them, which ones is unspecified; their weight is 0, so they
+ * matter only where one makes an anchor contested that a single box had chosen. All memory is the
+ * caller's work block; nothing is allocated.
  */
 #ifndef SLUICE_KERNELS_CPU_ASSIGN_H
 #define SLUICE_KERNELS_CPU_ASSIGN_H

@@ -1,9 +1,10 @@
 /* Attention over the positions of an image (facts/yolo.md 1.2), in blocks of rows: the matrix of
  * scores is never kept whole, so memory grows with the number of positions, not with its square.
  *
- *   forward   S = scale Q K^T, P = exp(S - lse), lse = log sum exp(S) of the row, y = P V; scale =
- * kd^-1/2. Item: one block of rows of one head of one image. backward  P again from lse; dV += P^T
- * dY, dP = dY V^T, dS = P (dP - D), D = row sum of dY * Y, dQ = scale dS K, dK += scale dS^T Q.
+ *   forward   S = scale Q K^T, scale = kd^-1/2; P = exp(S - lse), lse = log sum exp(S) of the
+ *             row; y = P V. Item: one block of rows of one head of one image.
+ *   backward  P again from lse; dV += P^T dY, dP = dY V^T, dS = P (dP - D), D = row sum of
+ *             dY * Y, dQ = scale dS K, dK += scale dS^T Q.
  *             Item: one head of one image, since dK and dV collect over its row blocks.
  *
  * work: for each thread ATTENTION_ROWS rows of P and as many of dP.

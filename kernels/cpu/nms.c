@@ -200,7 +200,7 @@ int cpu_nms(k_dev_t *base, const k_nms_t *p)
     nms_t c = {.p = p, .slice = slice_bytes(p)};
     if (anchors_open(dev, "nms", p->box, p->cls, p->stride, p->nc, &c.head) < 0)
         return -1;
-    if (p->max_nms <= 0 || p->max_det <= 0 || !(p->conf > 0) || !(p->conf < 1) ||
+    if (p->max_nms <= 0 || p->max_det <= 0 || !(p->conf >= 0) || !(p->conf <= 1) ||
         (uint64_t)c.head.anchors * (uint64_t)p->nc > UINT32_MAX)
         return cpu_fail(dev, "nms: max_nms %d, max_det %d, conf %g, %d anchors of %d classes",
                         p->max_nms, p->max_det, (double)p->conf, c.head.anchors, p->nc);
@@ -216,7 +216,7 @@ int cpu_nms(k_dev_t *base, const k_nms_t *p)
     c.dets = cpu_ptr(dev, p->dets);
     c.counts = cpu_ptr(dev, p->counts);
     c.work = cpu_ptr(dev, p->work);
-    /* Around the logit of conf the sigmoid decides. */
+    /* Around the logit of conf the sigmoid decides. 0 and 1 give -inf and inf: all and none. */
     double logit = log((double)p->conf / (1 - (double)p->conf));
     c.least = (float)(logit - 1e-3);
     c.sure = (float)(logit + 1e-3);
