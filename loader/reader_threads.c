@@ -15,7 +15,8 @@
 /* DESIGN
  * A queue of files, a few threads that each take one, read it to its end and count it as done. The
  * count is under the lock; the file's own DONE is a release store, for readers without the lock. A
- * thread stuck in a dead mount is left behind: the pool's memory then stays until the process ends.
+ * thread stuck in a dead mount is left behind with the pool's memory; should it ever come back, the
+ * last one frees it.
  */
 
 enum { THREADS_MOST = 16, THREADS_STACK = 128 * 1024 };
@@ -25,7 +26,7 @@ typedef struct {
     pthread_cond_t work, done; /* something in the queue or stopping; something done */
     reader_file_t *first, **last;
     uint32_t n_done; /* since the last poll */
-    int stopping;
+    int stopping, left_behind;
     uint32_t n_threads;
     pthread_t threads[THREADS_MOST];
 } threads_t;
@@ -64,6 +65,14 @@ static void threads_file(reader_file_t *file)
     file->fd = -1;
 }
 
+static void threads_free(threads_t *t)
+{
+    pthread_cond_destroy(&t->work);
+    pthread_cond_destroy(&t->done);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
 static void *threads_main(void *arg)
 {
     threads_t *t = arg;
@@ -86,34 +95,28 @@ static void *threads_main(void *arg)
         t->n_done++;
         pthread_cond_signal(&t->done);
     }
+    int last = t->left_behind && --t->n_threads == 0;
     pthread_mutex_unlock(&t->lock);
+    if (last)
+        threads_free(t);
     return NULL;
-}
-
-static void threads_stop(threads_t *t)
-{
-    pthread_mutex_lock(&t->lock);
-    t->stopping = 1;
-    pthread_cond_broadcast(&t->work);
-    pthread_mutex_unlock(&t->lock);
 }
 
 static void threads_close(void *engine, uint32_t left)
 {
     threads_t *t = engine;
-    threads_stop(t);
-    for (uint32_t i = 0; i < t->n_threads; i++) {
-        if (left > 0)
-            pthread_detach(t->threads[i]);
-        else
-            pthread_join(t->threads[i], NULL);
-    }
+    for (uint32_t i = 0; left > 0 && i < t->n_threads; i++)
+        pthread_detach(t->threads[i]);
+    pthread_mutex_lock(&t->lock);
+    t->stopping = 1;
+    t->left_behind = left > 0;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->lock);
     if (left > 0)
-        return; /* a thread may still come back to t */
-    pthread_cond_destroy(&t->work);
-    pthread_cond_destroy(&t->done);
-    pthread_mutex_destroy(&t->lock);
-    free(t);
+        return; /* t is the threads' now */
+    for (uint32_t i = 0; i < t->n_threads; i++)
+        pthread_join(t->threads[i], NULL);
+    threads_free(t);
 }
 
 static int threads_open(uint32_t depth, void **engine)

@@ -175,8 +175,7 @@ static void count_step(trainer_t *t, const plan_batch_t *b, uint64_t took_ns)
     if (took_ns > t->longest_step_ns) {
         t->longest_step_ns = took_ns;
         double patience = 10.0 * (double)took_ns / 1e9;
-        collective_deadline(t->coll,
-                            patience > t->o->hang_timeout ? patience : t->o->hang_timeout);
+        collective_deadline(t->coll, patience > t->o->hang_timeout ? patience : t->o->hang_timeout);
     }
 }
 

@@ -3,13 +3,13 @@
  * The pixels of an operation are shared out over the threads in contiguous runs; a thread works
  * through its run in blocks whose gathered rows stay in its second-level cache.
  *
- *   conv     y[pixels][c2]  = col(x)[pixels][k*k*c1] * w[c2][k*k*c1]^T (+ bias)
+ *   conv     y[pixels][c2] = col(x)[pixels][k*k*c1] * w[c2][k*k*c1]^T (+ bias)
  *   conv_dx  stride s splits the pixels of dx into s*s classes by (y mod s, x mod s). Pixels of one
- * class see the same taps of the kernel, so each class is a convolution of dy with step 1 and those
- * taps: dx_class[pixels][c1] = col(dy)[pixels][taps*c2] * b[taps*c2][c1], b = w transposed. Nothing
- * is scattered, so any thread may take any pixels. conv_dw  dw[c2][k*k*c1] += dy[pixels][c2]^T *
- * col(x)[pixels][k*k*c1], over the thread's pixels into a partial of its own; partials are added in
- * order of thread.
+ *            class see the same taps of the kernel, so each class is a convolution of dy with step
+ *            1 and those taps: dx_class[pixels][c1] = col(dy)[pixels][taps*c2] * b[taps*c2][c1],
+ *            b = w transposed. Nothing is scattered, so any thread may take any pixels.
+ *   conv_dw  dw[c2][k*k*c1] += dy[pixels][c2]^T * col(x)[pixels][k*k*c1], over runs of pixels into
+ *            partials of their own, which are added in a fixed order.
  *
  * A 1x1 convolution of stride 1 needs no gathering: rows of x or dy are the matrix, ld its pitch.
  *

@@ -7,10 +7,10 @@
  * block first (1/(k*k) of a gather). A 1 x 1 window with step 1 reads the source itself.
  *
  *   forward  window k x k over x, step s; weights as panels of up to 32 output channels.
- *   dx       pixels of dx fall into s * s classes by (y mod s, x mod s); those of one class see a
- * window of the same taps in dy, step 1. Weights transposed, panels of up to 32 input channels. dw
- * the same runs of x, now summed over pixels: rows of the product are output channels, columns the
- * floats of a run, into partial sums for each run of pixels.
+ *   dx       pixels of dx fall into s*s classes by (y mod s, x mod s); those of one class see a window
+ *            of the same taps in dy, step 1. Weights transposed, panels of up to 32 input channels.
+ *   dw       the same runs of x, now summed over pixels: rows of the product are output channels,
+ *            columns the floats of a run, into partial sums for each run of pixels.
  */
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/tile.h"

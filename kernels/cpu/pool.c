@@ -10,6 +10,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -135,8 +136,10 @@ cpu_pool_t *cpu_pool_new(int threads)
             p->started++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
+    if (rc != 0) {
         cpu_pool_free(&p);
+        errno = rc; /* pthread_create returns it; the caller's message reads errno */
+    }
     return p;
 }
 
