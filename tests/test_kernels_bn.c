@@ -26,6 +26,7 @@ static const bn_case_t bn_cases[] = {
     {1, 2, 1, 5, 3, 2, 1, 0, 0.0},    {1, 4, 4, 3, 0, 0, 0, 1, 0.0},
     {4, 33, 31, 8, 0, 0, 1, 0, 0.0},  {2, 31, 30, 64, 0, 64, 1, 1, 0.0},
     {2, 16, 16, 24, 0, 0, 1, 0, 5.0}, {1, 1, 7, 129, 0, 0, 1, 1, 0.0},
+    {4, 33, 31, 8, 0, 0, 0, 0, 25.0},
 };
 
 typedef struct {
@@ -283,6 +284,27 @@ static void test_refusals(void **state)
     bn_run_fini(&r);
 }
 
+/* A mean a thousand times the deviation: the variance must keep its digits (1 / sqrt(var) is in every
+ * output). */
+static void test_large_mean(void **state)
+{
+    (void)state;
+    const bn_case_t c = {2, 33, 31, 8, 0, 0, 0, 0, 1000.0};
+    bn_run_t r;
+    bn_run_init(&r, &c, 2);
+    rig_t *g = &r.rig;
+    double mean[8], var[8], invstd[8];
+    rig_ok(g, g->ops->bn_stats(g->dev, &r.p, &r.tx));
+    rig_ok(g, g->ops->bn_finish(g->dev, &r.p, c.c, (uint64_t)r.pixels));
+    ref_bn(r.pixels, c.c, r.x, r.gamma, r.beta, eps, 0, NULL, r.y, mean, var);
+    for (int k = 0; k < c.c; k++)
+        invstd[k] = 1.0 / sqrt(var[k] + eps);
+    double *got = rig_get_flat(g, r.p.invstd, c.c);
+    rig_close_to("1 / deviation", got, invstd, c.c, 1e-5);
+    free(got);
+    bn_run_fini(&r);
+}
+
 static void test_exponential(void **state)
 {
     (void)state;
@@ -304,9 +326,10 @@ static void test_exponential(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward),  cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_backward), cmocka_unit_test(test_stats_add),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_forward),     cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_backward),    cmocka_unit_test(test_stats_add),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large_mean),
+        cmocka_unit_test(test_exponential),
     };
     return cmocka_run_group_tests_name("kernels_bn", tests, NULL, NULL);
 }

@@ -3,7 +3,8 @@
  * Each pass is bound by memory, so the arithmetic only has to keep up: channels are vectorised, and
  * where a tensor has no gaps (ld == c) several pixels are taken as one wide pixel, so that 8 or 16
  * channels fill whole registers. Per-channel constants are then repeated as often (bn_width). Sums:
- * short runs of pixels in float, runs added in double, threads added in order.
+ * short runs of pixels in float (of x, less the run's first pixel), runs added in double, threads
+ * added in order.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vexp.h"
@@ -89,22 +90,24 @@ static int bn_check_batch(cpu_dev_t *d, const char *op, const k_bn_t *p, int32_t
     return 0;
 }
 
-/* s[k] += x, q[k] += x * x over `rows` wide pixels. */
-CPU_VECTOR static void run_stats(float *restrict s, float *restrict q, const float *restrict x,
-                                 int64_t ld, int64_t rows, int64_t c)
+/* s[k] += x - o, q[k] += (x - o)^2 over `rows` wide pixels; o, the run's first, is near the mean where
+ * that is large against the deviation, so that a sum of squares in float keeps the variance's digits. */
+CPU_VECTOR static void run_stats(float *restrict s, float *restrict q, const float *restrict o,
+                                 const float *restrict x, int64_t ld, int64_t rows, int64_t c)
 {
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4, x += 4 * ld) {
         for (int64_t k = 0; k < c; k++) {
-            float x0 = x[k], x1 = x[ld + k], x2 = x[2 * ld + k], x3 = x[3 * ld + k];
+            float x0 = x[k] - o[k], x1 = x[ld + k] - o[k], x2 = x[2 * ld + k] - o[k],
+                  x3 = x[3 * ld + k] - o[k];
             s[k] += (x0 + x1) + (x2 + x3);
             q[k] += (x0 * x0 + x1 * x1) + (x2 * x2 + x3 * x3);
         }
     }
     for (; i < rows; i++, x += ld) {
         for (int64_t k = 0; k < c; k++) {
-            s[k] += x[k];
-            q[k] += x[k] * x[k];
+            s[k] += x[k] - o[k];
+            q[k] += (x[k] - o[k]) * (x[k] - o[k]);
         }
     }
 }
@@ -148,6 +151,23 @@ CPU_VECTOR static void fold_sums(double *restrict total, float *restrict s, floa
     memset(q, 0, (size_t)(width * c) * sizeof *q);
 }
 
+/* A run's sums of x - o and (x - o)^2 become sums of x and x^2, in double: s + n o, q + 2 o s + n o^2. */
+CPU_VECTOR static void fold_shifted(double *restrict total, float *restrict s, float *restrict q,
+                                    const float *restrict o, int64_t rows, int32_t c, int64_t width)
+{
+    double n = (double)rows;
+    for (int64_t i = 0; i < width * c; i += c) {
+        for (int32_t k = 0; k < c; k++)
+            total[k] += (double)s[i + k] + n * (double)o[i + k];
+        for (int32_t k = 0; k < c; k++) {
+            double at = (double)o[i + k];
+            total[c + k] += (double)q[i + k] + at * (2.0 * (double)s[i + k] + n * at);
+        }
+    }
+    memset(s, 0, (size_t)(width * c) * sizeof *s);
+    memset(q, 0, (size_t)(width * c) * sizeof *q);
+}
+
 /* Forward and backward sums of one part, pixels [first, last): doubles [2][c]. */
 static void sums_part(cpu_dev_t *dev, const bn_job_t *j, int thread, int64_t first, int64_t last,
                       double *total)
@@ -168,12 +188,15 @@ static void sums_part(cpu_dev_t *dev, const bn_job_t *j, int thread, int64_t fir
         int64_t rows = (last - at) / w, x_ld = j->x->ld * w;
         rows = rows < BN_RUN ? rows : BN_RUN;
         const float *x = cpu_f32(dev, j->x->at) + at * j->x->ld;
-        if (j->dy)
+        if (j->dy) {
             run_bwd_stats(s, q, x, x_ld, cpu_f32(dev, j->dy->at) + at * j->dy->ld, j->dy->ld * w,
                           rows, c * w, cst[0], cst[1], cst[2], cst[3], j->act);
-        else
-            run_stats(s, q, x, x_ld, rows, c * w);
-        fold_sums(total, s, q, c, w);
+            fold_sums(total, s, q, c, w);
+        } else {
+            memcpy(constants, x, (size_t)(c * w) * sizeof *x);
+            run_stats(s, q, constants, x, x_ld, rows, c * w);
+            fold_shifted(total, s, q, constants, rows, c, w);
+        }
         at += rows * w;
     }
 }
