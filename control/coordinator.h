@@ -61,7 +61,7 @@ typedef struct {
 typedef struct {
     void *user;
     void (*note)(void *user, log_level_t level, const char *text);
-    void (*scanning)(void *user, uint64_t done, uint64_t of);
+    void (*scanning)(void *user, uint64_t done, uint64_t of); /* of 0: still listing */
     void (*start)(void *user, const coordinator_table_t *table);
     void (*progress)(void *user, const coordinator_progress_t *p);
     void (*epoch)(void *user, const wire_epoch_end_t *e);

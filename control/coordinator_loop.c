@@ -128,7 +128,7 @@ static void watch_scan(coordinator_t *c, uint64_t now)
     if (c->scan_beat_ns == 0 || done != c->scan_progress) {
         c->scan_beat_ns = c->note_ns = now;
         c->scan_progress = done;
-        if (c->view->scanning && of)
+        if (c->view->scanning && (done || of))
             c->view->scanning(c->view->user, done, of);
     } else if (now - c->scan_beat_ns > RUN_SCAN_S * 1000000000ull) {
         run_fail(c, ERR_DATA,

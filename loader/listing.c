@@ -12,14 +12,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEPTH_MAX = 64 };
+enum { DEPTH_MAX = 64, LISTING_TELL = 256 };
 
 /* The folders from the split's entry down to the present one, to notice links that lead back up. */
 typedef struct {
     dev_t dev[DEPTH_MAX];
     ino_t ino[DEPTH_MAX];
     int depth;
+    listing_seen_fn seen;
+    void *user;
 } trail_t;
+
+/* One more name; tells of every LISTING_TELL-th. */
+static int count_name(listing_t *l, const trail_t *trail)
+{
+    l->looked_at++;
+    return trail->seen && l->looked_at % LISTING_TELL == 0 ? trail->seen(trail->user, l->looked_at)
+                                                           : 0;
+}
 
 typedef enum { NAME_OTHER = 0, NAME_READ, NAME_UNREAD } name_kind_t;
 
@@ -112,6 +122,8 @@ static int walk(listing_t *l, const char *folder, trail_t *trail)
         char *path = path_join(folder, e->d_name);
         rc = path ? walk_entry(l, path, trail) : err_set(ERR_ENV, "no memory for a path");
         free(path);
+        if (rc >= 0)
+            rc = count_name(l, trail);
         if (rc < 0)
             goto done;
     }
@@ -167,7 +179,7 @@ static int add_line(listing_t *l, const dataset_t *d, const char *folder, const 
     return rc;
 }
 
-static int read_list(listing_t *l, const dataset_t *d, const char *list)
+static int read_list(listing_t *l, const dataset_t *d, const char *list, const trail_t *trail)
 {
     /* O_NONBLOCK: a FIFO in the list's place must not hold up the scan. */
     int fd = open(list, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -197,8 +209,10 @@ static int read_list(listing_t *l, const dataset_t *d, const char *list)
             rc = err_set(ERR_DATA, "%s: not a text file: one image path a line is needed", list);
             goto done;
         }
-        if (text[strspn(text, " \t")])
+        if (text[strspn(text, " \t")]) {
             CHECK_GOTO(add_line(l, d, folder, text), rc, done);
+            CHECK_GOTO(count_name(l, trail), rc, done);
+        }
     }
     if (ferror(file))
         rc = err_sys(ERR_DATA, "%s: cannot read this list to its end", list);
@@ -242,18 +256,19 @@ static int sort_refusals(listing_t *l)
     return 0;
 }
 
-int listing_make(const dataset_t *d, catalog_split_t split, listing_t *l)
+int listing_make(const dataset_t *d, catalog_split_t split, listing_seen_fn seen, void *user,
+                 listing_t *l)
 {
     const paths_t *entries = &d->entries[split];
     int rc = 0;
     memset(l, 0, sizeof *l);
     for (uint32_t i = 0; i < entries->count; i++) {
         const char *entry = entries->items[i];
-        trail_t trail = {.depth = 0};
+        trail_t trail = {.seen = seen, .user = user};
         if (path_is_folder(entry))
             CHECK_GOTO(walk(l, entry, &trail), rc, fail);
         else if (strcasecmp(path_extension(entry), "txt") == 0)
-            CHECK_GOTO(read_list(l, d, entry), rc, fail);
+            CHECK_GOTO(read_list(l, d, entry, &trail), rc, fail);
         else {
             rc = err_set(ERR_DATA, "%s: neither a folder nor a .txt list of images", entry);
             goto fail;

@@ -18,10 +18,16 @@ typedef struct {
     paths_t files; /* absolute, sorted */
     /* What was passed over and why: paths and reasons side by side, sorted by path. */
     paths_t refused, reasons;
+    uint64_t looked_at; /* names, so far */
 } listing_t;
 
-/* ERR_DATA when a folder or list cannot be read; an empty listing is no error here. */
-int listing_make(const dataset_t *dataset, catalog_split_t split, listing_t *listing);
+/* Told now and then how many names have been looked at, since a large set on slow storage takes
+ * minutes to list; a negative return ends the listing with that code. */
+typedef int (*listing_seen_fn)(void *user, uint64_t seen);
+
+/* ERR_DATA when a folder or list cannot be read; an empty listing is no error here. seen may be NULL. */
+int listing_make(const dataset_t *dataset, catalog_split_t split, listing_seen_fn seen, void *user,
+                 listing_t *listing);
 void listing_fini(listing_t *listing);
 /* The label file of an image: the last /images/ component becomes /labels/, the extension .txt;
  * beside the image if there is no such component. Freed by the caller; NULL without memory. */

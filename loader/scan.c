@@ -187,11 +187,24 @@ static int is_small(const scan_t *s)
     return bytes <= DECODE_ALL_BYTES;
 }
 
-static int list_files(scan_t *s, const options_t *o)
+typedef struct {
+    scan_progress_fn progress;
+    void *user;
+} teller_t;
+
+/* While listing nobody knows how many there will be: of 0. */
+static int tell_seen(void *user, uint64_t seen)
+{
+    const teller_t *t = user;
+    return t->progress ? t->progress(t->user, seen, 0) : 0;
+}
+
+static int list_files(scan_t *s, const options_t *o, teller_t *teller)
 {
     int rc = 0;
     for (int split = 0; split < CATALOG_SPLITS; split++) {
-        rc = listing_make(s->dataset, (catalog_split_t)split, &s->listings[split]);
+        rc = listing_make(s->dataset, (catalog_split_t)split, tell_seen, teller,
+                          &s->listings[split]);
         if (rc < 0)
             return rc;
         uint32_t n = s->listings[split].files.count;
@@ -404,7 +417,7 @@ int scan_build(const options_t *o, int threads, catalog_builder_t *b, scan_progr
         .single_cls = o->single_cls,
         .skip_warned = o->on_warning == OPT_WARN_SKIP,
     };
-    CHECK_GOTO(list_files(s, o), rc, done);
+    CHECK_GOTO(list_files(s, o, &(teller_t){progress, user}), rc, done);
     s->rules.decode_all = s->rules.skip_warned || is_small(s);
     if (!s->rules.decode_all)
         log_line(LOG_INFO,

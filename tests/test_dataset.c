@@ -176,7 +176,7 @@ static void test_folders(void **state)
     assert_int_equal(symlink("nowhere", link), 0);
     dataset_t *d = open_ok("train: t\nval: t/images/deep\nnc: 1\n");
     listing_t l;
-    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), 0);
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, NULL, NULL, &l), 0);
     const char *const ends[] = {"/Z.jpeg", "/b.JPG", "/deep/er/a 'q' \".png",
                                 "/\xC3\xA9t\xC3\xA9.bmp"};
     expect_files(&l, ends, 4);
@@ -187,7 +187,7 @@ static void test_folders(void **state)
     assert_non_null(strstr(l.reasons.items[2], "format not supported: .webp"));
     assert_non_null(strstr(l.reasons.items[3], "format not supported: .TIF"));
     listing_fini(&l);
-    assert_int_equal(listing_make(d, CATALOG_VAL, &l), 0);
+    assert_int_equal(listing_make(d, CATALOG_VAL, NULL, NULL, &l), 0);
     assert_int_equal(l.files.count, 1);
     listing_fini(&l);
     dataset_free(&d);
@@ -210,7 +210,7 @@ static void test_lists(void **state)
     scratch_text(root, "l/list.txt", text);
     dataset_t *d = open_ok("train: [l/list.txt, more]\nval: l/list.txt\nnc: 1\n");
     listing_t l;
-    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), 0);
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, NULL, NULL, &l), 0);
     const char *const ends[] = {"/l/a b.jpg", "/l/a b.jpg", "/l/sub/c.jpg", "/more/d.jpg",
                                 "/r.png"};
     expect_files(&l, ends, 5);
@@ -224,9 +224,9 @@ static void test_lists(void **state)
     dataset_free(&d);
     scratch_write(root, "l/list.txt", "a\0b\n", 4);
     d = open_ok("train: l/list.txt\nval: r.png\nnc: 1\n");
-    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), ERR_DATA);
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, NULL, NULL, &l), ERR_DATA);
     assert_non_null(strstr(err_text(), "not a text file"));
-    assert_int_equal(listing_make(d, CATALOG_VAL, &l), ERR_DATA);
+    assert_int_equal(listing_make(d, CATALOG_VAL, NULL, NULL, &l), ERR_DATA);
     assert_non_null(strstr(err_text(), "neither a folder nor a .txt list"));
     dataset_free(&d);
 }
@@ -243,7 +243,7 @@ static void test_what_is_no_file(void **state)
     snprintf(path, sizeof path, "%s/deep/pipe.txt", root);
     assert_int_equal(mkfifo(path, 0600), 0);
     dataset_t *d = open_ok("path: deep\ntrain: pipe.txt\nval: images\nnames: [a]\n");
-    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), ERR_DATA);
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, NULL, NULL, &l), ERR_DATA);
     assert_non_null(strstr(err_text(), "pipe.txt: not a file"));
     dataset_free(&d);
 
@@ -256,7 +256,7 @@ static void test_what_is_no_file(void **state)
         assert_true(mkdir(part, 0700) == 0 && chdir(part) == 0);
     assert_int_equal(fchdir(here), 0);
     d = open_ok("path: deep\ntrain: images\nval: images\nnames: [a]\n");
-    assert_int_equal(listing_make(d, CATALOG_TRAIN, &l), 0);
+    assert_int_equal(listing_make(d, CATALOG_TRAIN, NULL, NULL, &l), 0);
     assert_int_equal(l.files.count, 1);
     assert_int_equal(l.refused.count, 1);
     assert_non_null(strstr(l.reasons.items[0], "File name too long"));
@@ -270,6 +270,40 @@ static void test_what_is_no_file(void **state)
         assert_true(chdir("..") == 0 && rmdir(part) == 0);
     assert_int_equal(fchdir(here), 0);
     close(here);
+}
+
+static int seen_then_stop(void *user, uint64_t seen)
+{
+    uint64_t *last = user;
+    assert_true(seen > *last);
+    *last = seen;
+    return seen >= 512 ? err_set(ERR_GONE, "enough") : 0;
+}
+
+/* A listing tells how far it is, and whoever is told can end it. */
+static void test_listing_tells(void **state)
+{
+    (void)state;
+    char name[64], line[96], list[64 * 1024] = "";
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof name, "many/%03d.jpg", i);
+        scratch_text(root, name, "x");
+        snprintf(line, sizeof line, "./%s\n", name);
+        strcat(list, line);
+    }
+    scratch_text(root, "many.txt", list);
+    dataset_t *d = open_ok("train: many\nval: many.txt\nnc: 1\n");
+    for (int split = 0; split < CATALOG_SPLITS; split++) {
+        listing_t l;
+        uint64_t seen = 0;
+        assert_int_equal(listing_make(d, (catalog_split_t)split, seen_then_stop, &seen, &l),
+                         ERR_GONE);
+        assert_int_equal(seen, 512);
+        assert_int_equal(listing_make(d, (catalog_split_t)split, NULL, NULL, &l), 0);
+        assert_int_equal(l.files.count, 600);
+        listing_fini(&l);
+    }
+    dataset_free(&d);
 }
 
 static void label_is(const char *image, const char *label)
@@ -298,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_current_directory, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_folders, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_lists, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_listing_tells, set_up, tear_down),
         cmocka_unit_test(test_what_is_no_file),
         cmocka_unit_test(test_label_paths),
     };

@@ -63,12 +63,15 @@ static void on_scanning(void *user, uint64_t done, uint64_t of)
 {
     progress_t *p = user;
     uint64_t now = clock_ns();
-    if (!p->tty || (now - p->shown_ns < SHOW_TTY_NS && done < of))
+    if (!p->tty || (now - p->shown_ns < SHOW_TTY_NS && (of == 0 || done < of)))
         return;
     p->shown_ns = now;
     clear_line(p);
-    fprintf(p->out, "reading the data set: %llu of %llu files", (unsigned long long)done,
-            (unsigned long long)of);
+    if (of)
+        fprintf(p->out, "reading the data set: %llu of %llu files", (unsigned long long)done,
+                (unsigned long long)of);
+    else
+        fprintf(p->out, "listing the data set: %llu names", (unsigned long long)done);
     p->line_shown = 1;
     show(p, STDOUT_FILENO, 1);
 }
