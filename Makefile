@@ -85,12 +85,13 @@ all: $(BINS)
 
 setup:
 	@tools/setup.sh
-# A second make, because set-up may write .deps/deps.mk.
+# A second make, because set-up may write .deps/deps.mk; on every CPU, where -j says nothing else.
+jobs = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 run: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(jobs) all
 	@tools/run.sh $(BUILD)
 test: setup
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) --no-print-directory $(jobs) all tests
 	@tests/run.sh $(BUILD)
 tests: $(TESTS)
 bench: $(BENCHES)

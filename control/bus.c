@@ -10,8 +10,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* Frames a peer's pipe holds on each side before a send is refused. */
-enum { BUS_PIPE_FRAMES = 4096 };
+enum {
+    BUS_PIPE_FRAMES = 4096, /* a peer's pipe holds on each side before a send is refused */
+    BUS_WATCH_FRAMES = 512, /* a watcher's pipe, before it misses some: bounds the run's memory */
+};
 
 struct bus {
     void *context, *socket;
@@ -20,6 +22,7 @@ struct bus {
     char *buffer;    /* the last received frame and a NUL */
     size_t capacity; /* of buffer */
     uint64_t refused;
+    uint32_t published;
 };
 
 static int bus_fail(const char *what, const char *endpoint)
@@ -92,18 +95,46 @@ static int bus_ready(bus_t *bus)
 
 /* Only processes of the same user may connect: an abstract socket has no file whose mode could say
  * so. */
-int bus_listen(const char *endpoint, bus_t **out)
+static int bus_bind(int type, int option, int value, const char *endpoint, bus_t **out)
 {
     bus_t *bus = NULL;
     uid_t uid = geteuid();
     int rc;
-    CHECK_GOTO(bus_new(ZMQ_ROUTER, &bus), rc, fail);
-    CHECK_GOTO(bus_set_int(bus, ZMQ_ROUTER_MANDATORY, 1), rc, fail);
+    CHECK_GOTO(bus_new(type, &bus), rc, fail);
+    CHECK_GOTO(bus_set_int(bus, option, value), rc, fail);
     if (strncmp(endpoint, "ipc://", 6) == 0 &&
         zmq_setsockopt(bus->socket, ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0)
         log_line(LOG_INFO, "peers are not checked by user: this libzmq cannot; the token is");
     if (zmq_bind(bus->socket, endpoint) != 0 || bus_ready(bus) < 0) {
         rc = bus_fail("cannot listen on", endpoint);
+        goto fail;
+    }
+    *out = bus;
+    return 0;
+fail:
+    bus_close(&bus);
+    return rc;
+}
+
+int bus_listen(const char *endpoint, bus_t **bus)
+{
+    return bus_bind(ZMQ_ROUTER, ZMQ_ROUTER_MANDATORY, 1, endpoint, bus);
+}
+
+int bus_publisher(const char *endpoint, bus_t **bus)
+{
+    return bus_bind(ZMQ_PUB, ZMQ_SNDHWM, BUS_WATCH_FRAMES, endpoint, bus);
+}
+
+int bus_subscriber(const char *endpoint, bus_t **out)
+{
+    bus_t *bus = NULL;
+    int rc;
+    CHECK_GOTO(bus_new(ZMQ_SUB, &bus), rc, fail);
+    if (bus_set_int(bus, ZMQ_RECONNECT_IVL, -1) < 0 ||
+        zmq_setsockopt(bus->socket, ZMQ_SUBSCRIBE, "", 0) != 0 ||
+        zmq_connect(bus->socket, endpoint) != 0 || bus_ready(bus) < 0) {
+        rc = bus_fail("cannot watch", endpoint);
         goto fail;
     }
     *out = bus;
@@ -180,6 +211,30 @@ int bus_send(bus_t *bus, const char *to, const void *frame, size_t bytes)
     if (e == EHOSTUNREACH)
         return err_set(ERR_GONE, "no peer named %s is connected", name);
     return err_set(ERR_FAILED, "cannot send to %s: %s", name, zmq_strerror(e));
+}
+
+int bus_publish(bus_t *bus, const void *frame, size_t bytes)
+{
+    wire_header_t head;
+    zmq_msg_t msg;
+    int events;
+    size_t size = sizeof events;
+    if (bytes < sizeof head || bytes > WIRE_MAX_BYTES)
+        return err_set(ERR_FAILED, "a frame of %zu bytes is not for publishing", bytes);
+    if (zmq_msg_init_size(&msg, bytes) != 0)
+        return err_set(ERR_ENV, "no memory for a frame of %zu bytes", bytes);
+    memcpy(&head, frame, sizeof head);
+    head.number = ++bus->published;
+    memcpy(zmq_msg_data(&msg), frame, bytes);
+    memcpy(zmq_msg_data(&msg), &head, sizeof head);
+    /* A send looks only once a millisecond what watchers have taken; this looks now. Without it a
+     * burst would be dropped for one that reads well. */
+    zmq_getsockopt(bus->socket, ZMQ_EVENTS, &events, &size);
+    if (zmq_msg_send(&msg, bus->socket, ZMQ_DONTWAIT) >= 0)
+        return 0;
+    int e = zmq_errno();
+    zmq_msg_close(&msg);
+    return err_set(ERR_FAILED, "cannot publish: %s", zmq_strerror(e));
 }
 
 /* Copies a message's bytes into the bus's buffer, with a NUL behind them. */

@@ -38,6 +38,12 @@ static void register_run(coordinator_t *c)
     e.pid = getpid();
     snprintf(e.endpoint, sizeof e.endpoint, "%s", c->endpoint);
     snprintf(e.token, sizeof e.token, "%s", c->token);
+    /* Nor does it need anyone to watch. */
+    snprintf(c->watch, sizeof c->watch, "%s-watch", c->endpoint);
+    if (bus_publisher(c->watch, &c->watchers) < 0)
+        run_note(c, LOG_WARN, "sluice status --follow will not see this run: %s", err_text());
+    else
+        snprintf(e.watch, sizeof e.watch, "%s", c->watch);
     if (registry_add(&e, &c->registry) < 0)
         run_note(c, LOG_WARN, "sluice status will not find this run: %s", err_text());
 }
@@ -269,6 +275,9 @@ static void end(coordinator_t *c)
     for (uint32_t i = 0; c->procs && i < RUN_PROCESSES; i++)
         if (c->procs[i].child.pid > 0)
             supervise_close(&c->procs[i].child);
+    /* Watchers that read have the last message by now, or in a moment; nobody else is waited for
+     * long. */
+    bus_close_flushed(&c->watchers, RUN_WATCH_MS);
     bus_close(&c->bus);
     outbox_free(&c->outbox);
     ledger_free(&c->ledger);
@@ -350,6 +359,7 @@ int coordinator_run(const coordinator_config_t *config)
         run_enter(c, config->digest_only ? RUN_SCANNING : RUN_OPENING);
         loop_run(c);
         judge_checkpoint(c);
+        record_end(c);
         tell_end(c);
     }
     rc = c->code;

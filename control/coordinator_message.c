@@ -121,6 +121,7 @@ static void on_progress(coordinator_t *c, const proc_t *p, const wire_progress_t
     if (m->rank != p->index || m->rank >= c->ranks)
         return;
     c->progress[m->rank] = *m;
+    record_publish(c, m, sizeof *m);
     if (m->rank != 0 || !c->view->progress)
         return;
     out.rank0 = *m;
@@ -145,6 +146,7 @@ static void on_epoch_end(coordinator_t *c, const wire_epoch_end_t *m)
         c->best_map50 = (double)m->map50;
     }
     record_csv(c, m);
+    record_publish(c, m, sizeof *m);
     event_begin(&e, "epoch");
     json_key_uint(&e.json, "epoch", m->epoch + 1);
     json_key_number(&e.json, "seconds", m->seconds);

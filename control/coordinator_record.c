@@ -1,4 +1,4 @@
-/* What is told: notes to the person, events, rows and logs to the scribe. */
+/* What is told: notes to the person, events, rows and logs to the scribe, and what watchers see. */
 #include "control/coordinator_state.h"
 
 #include "control/text.h"
@@ -46,9 +46,16 @@ void run_note(coordinator_t *c, log_level_t level, const char *fmt, ...)
     record_log(c, "coordinator", text);
 }
 
+void record_publish(coordinator_t *c, const void *frame, size_t bytes)
+{
+    if (c->watchers && bus_publish(c->watchers, frame, bytes) < 0)
+        log_line(LOG_INFO, "watchers miss a message: %s", err_text());
+}
+
 void record_text(coordinator_t *c, wire_type_t type, const char *text, size_t bytes, int droppable)
 {
-    if (c->config->digest_only)
+    int shown = type == WIRE_EVENT && c->watchers;
+    if (c->config->digest_only && !shown)
         return;
     size_t all = sizeof(wire_plain_t) + bytes;
     char *frame = all <= WIRE_MAX_BYTES ? malloc(all) : NULL;
@@ -58,7 +65,9 @@ void record_text(coordinator_t *c, wire_type_t type, const char *text, size_t by
     }
     wire_begin(frame, type, all);
     memcpy(frame + sizeof(wire_plain_t), text, bytes);
-    if (outbox_push(c->outbox, frame, all, droppable) < 0 && !droppable)
+    if (shown)
+        record_publish(c, frame, all);
+    if (!c->config->digest_only && outbox_push(c->outbox, frame, all, droppable) < 0 && !droppable)
         run_note(c, LOG_WARN, "the scribe does not write: %s; a line for the run's files is lost",
                  err_text());
     free(frame);
@@ -182,4 +191,16 @@ void record_flush(coordinator_t *c)
                  (unsigned long long)(dropped - c->dropped_told));
         c->dropped_told = dropped;
     }
+}
+
+void record_end(coordinator_t *c)
+{
+    wire_end_t end;
+    memset(&end, 0, sizeof end);
+    wire_begin(&end, WIRE_END, sizeof end);
+    end.exit = (uint32_t)err_exit_status(c->code);
+    end.epochs_done = c->epochs_done;
+    if (c->code < 0)
+        snprintf(end.text, sizeof end.text, "%.*s", WIRE_TEXT - 1, c->text);
+    record_publish(c, &end, sizeof end);
 }

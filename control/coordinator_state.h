@@ -6,7 +6,7 @@
  *   coordinator_message.c   what a message does
  *   coordinator_start.c     from the sample list to armed rings
  *   coordinator_resume.c    options of a resumed run
- *   coordinator_record.c    events, logs and rows on their way to the scribe; notes
+ *   coordinator_record.c    events, logs and rows on their way to the scribe and to watchers; notes
  *   coordinator_digest.c    sluice digest: the rings are read here
  *   coordinator_status.c    answers to commands
  *
@@ -42,6 +42,7 @@ enum {
     RUN_SCAN_S = 600,        /* a scan without any progress */
     RUN_LEAVE_S = 5,         /* to leave when all work is done */
     RUN_UNKILLABLE_S = 3,    /* after SIGKILL: then the kernel holds it */
+    RUN_WATCH_MS = 200,      /* for the last message to a watcher that does not read */
     RUN_LAST_WORDS_MS = 500, /* for a goodbye still on its way when its sender has ended */
     RUN_DEATHS = 5,          /* loaders that may die without a cell done in between */
     RUN_EVENT_BYTES = 8192,
@@ -102,8 +103,8 @@ typedef struct coordinator {
     int code; /* first failure, or ERR_STOPPED */
     char text[8192];
 
-    bus_t *bus;
-    char endpoint[64], token[WIRE_TOKEN];
+    bus_t *bus, *watchers; /* ROUTER; PUB, NULL where there is none */
+    char endpoint[64], watch[72], token[WIRE_TOKEN];
     int signal_fd;
     sigset_t old_mask;
     registry_t *registry;
@@ -219,6 +220,10 @@ void record_csv(coordinator_t *c, const wire_epoch_end_t *e);
 /* What a process wrote to its standard error. final: take an incomplete last line too. */
 void record_stderr(coordinator_t *c, proc_t *p, int final);
 void record_flush(coordinator_t *c);
+/* Shows a frame to whoever watches; costs nothing where nobody does, and never waits. */
+void record_publish(coordinator_t *c, const void *frame, size_t bytes);
+/* The run's end, for watchers. */
+void record_end(coordinator_t *c);
 
 /* coordinator_digest.c */
 int digest_begin(coordinator_t *c);

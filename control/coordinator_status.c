@@ -272,6 +272,12 @@ static int scale(coordinator_t *c, uint32_t n, char *text, size_t bytes)
 
 void status_answer(coordinator_t *c, const char *to, const wire_command_t *command)
 {
+    if (command->command == WIRE_CMD_FOLLOW) {
+        wire_plain_t heard;
+        wire_begin(&heard, WIRE_REPLY, sizeof heard);
+        record_publish(c, &heard, sizeof heard);
+        return;
+    }
     char *frame = malloc(STATUS_BYTES);
     if (!frame)
         return;

@@ -60,7 +60,7 @@ const option_spec_t options_table[] = {
     BOOL(deterministic, "True", "the same weights for the same seed on one device"),
 
     SECTION("Size and machine"),
-    INT(batch, "16", 1, 65536, 0, "images an optimiser sees at once, over all devices"),
+    INT(batch, "16", 1, 65536, 0, "images of a batch, over all devices; see nbs"),
     INT(imgsz, "640", 32, 16384, 0, "training side in pixels; rounded up to a multiple of 32"),
     INT(workers, "-1", -1, 1024, OPT_NONE_OK, "loader processes; -1: from the machine's CPUs"),
     {"device", OPT_TYPE_DEVICE, OPT_NONE_OK, 0, 0, "auto", 0, 0, NULL,

@@ -65,6 +65,8 @@ static int read_entry(int fd, registry_entry_t *e)
             e->pid = (pid_t)strtol(value, NULL, 10);
         else if (strcmp(line, "endpoint") == 0)
             snprintf(e->endpoint, sizeof e->endpoint, "%s", value);
+        else if (strcmp(line, "watch") == 0)
+            snprintf(e->watch, sizeof e->watch, "%s", value);
         else if (strcmp(line, "token") == 0)
             snprintf(e->token, sizeof e->token, "%s", value);
         else if (strcmp(line, "run_dir") == 0)
@@ -72,7 +74,7 @@ static int read_entry(int fd, registry_entry_t *e)
         else
             fields--;
     }
-    return fields == 4 && e->pid > 0 && e->endpoint[0] && e->token[0] ? 0 : -1;
+    return fields == 5 && e->pid > 0 && e->endpoint[0] && e->token[0] ? 0 : -1;
 }
 
 static int ends_with(const char *name, const char *end)
@@ -136,8 +138,8 @@ static int registry_walk(int (*visit)(void *user, const registry_entry_t *e), vo
 static int write_entry(int fd, const registry_entry_t *e)
 {
     char text[REGISTRY_TEXT];
-    int n = snprintf(text, sizeof text, "pid=%d\nendpoint=%s\ntoken=%s\nrun_dir=%s\n", (int)e->pid,
-                     e->endpoint, e->token, e->run_dir);
+    int n = snprintf(text, sizeof text, "pid=%d\nendpoint=%s\nwatch=%s\ntoken=%s\nrun_dir=%s\n",
+                     (int)e->pid, e->endpoint, e->watch, e->token, e->run_dir);
     return pwrite(fd, text, (size_t)n, 0) == n ? 0 : -1;
 }
 
@@ -273,4 +275,15 @@ int registry_find(const char *which, registry_entry_t *entry)
     if (s.matches == 0)
         return err_set(ERR_CONFIG, "no live run is called '%s'; live: %s", which, s.names);
     return err_set(ERR_CONFIG, "%d runs are live, name one of them: %s", s.matches, s.names);
+}
+
+/* The token is a run's own, as its pid and directory need not be. 1 ends the walk. */
+static int same_run(void *user, const registry_entry_t *e)
+{
+    return strcmp(((const registry_entry_t *)user)->token, e->token) == 0;
+}
+
+int registry_listed(const registry_entry_t *entry)
+{
+    return registry_walk(same_run, (void *)entry);
 }

@@ -17,6 +17,7 @@ typedef struct {
     pid_t pid;
     char run_dir[4096]; /* absolute; "" while there is none */
     char endpoint[128];
+    char watch[128]; /* what the run publishes; "" where it could not */
     char token[WIRE_TOKEN];
 } registry_entry_t;
 
@@ -34,6 +35,8 @@ void registry_remove(registry_t **registry);
 /* The live run that `which` names: a run directory, its last component, a pid, or NULL for the only
  * one. ERR_CONFIG says what is running instead. */
 int registry_find(const char *which, registry_entry_t *entry);
+/* 1 while the run of an entry that was found is listed, 0 when it has ended; negative on error. */
+int registry_listed(const registry_entry_t *entry);
 /* The folder in use; "" when none can be made. For messages and tests. */
 int registry_folder(char *path, size_t bytes);
 

@@ -25,6 +25,7 @@ _Static_assert(sizeof(wire_bye_t) == 544, "bye");
 _Static_assert(sizeof(wire_command_t) == 88, "command");
 _Static_assert(sizeof(wire_run_info_t) == 4136, "run-info");
 _Static_assert(sizeof(wire_log_t) == 64, "log");
+_Static_assert(sizeof(wire_end_t) == 536, "end");
 
 /* One row a type: its fixed body, whether text follows, and where its fixed text fields lie. */
 typedef struct {
@@ -74,6 +75,7 @@ static const wire_row_t wire_rows[WIRE_TYPES] = {
     [WIRE_RUN_INFO] = {"run-info", sizeof(wire_run_info_t), 1, {FIELD(wire_run_info_t, run_dir)}},
     [WIRE_ARGS] = {"args", sizeof(wire_plain_t), 1, {{0, 0}}},
     [WIRE_LOG] = {"log", sizeof(wire_log_t), 1, {FIELD(wire_log_t, process)}},
+    [WIRE_END] = {"end", sizeof(wire_end_t), 0, {FIELD(wire_end_t, text)}},
 };
 
 void wire_begin(void *frame, wire_type_t type, size_t bytes)

@@ -22,14 +22,16 @@ typedef enum {
     WIRE_EPOCH,     /* coordinator -> workers, ahead of time */
     WIRE_EPOCH_ACK, /* worker -> coordinator */
     WIRE_READY,     /* trainer -> coordinator: model built, memory held, first batch awaited */
-    WIRE_PROGRESS,  /* trainer -> coordinator, a few a second at most */
-    WIRE_EPOCH_END, /* rank 0 -> coordinator: losses and metrics of an epoch (-> scribe: csv row) */
+    WIRE_PROGRESS,  /* trainer -> coordinator -> watchers, a few a second at most */
+    WIRE_EPOCH_END, /* rank 0 -> coordinator -> watchers: losses and metrics of an epoch (-> scribe:
+                       csv row) */
     WIRE_SNAPSHOT,  /* rank 0 -> coordinator -> scribe: a file image is complete in snapshot memory
                      */
     WIRE_SAVED,     /* scribe -> coordinator -> rank 0: written or not; the image's slot is free */
     WIRE_BAD_SAMPLE, /* loader -> coordinator */
     WIRE_LEDGER,     /* coordinator -> loaders: a substitution */
-    WIRE_EVENT,      /* anyone -> coordinator -> scribe: one JSON line for events.jsonl follows */
+    WIRE_EVENT,      /* anyone -> coordinator -> scribe and watchers: one JSON line for events.jsonl
+                        follows */
     WIRE_STOP,       /* coordinator -> workers */
     WIRE_BYE,        /* worker -> coordinator: leaving in good order, or why not */
     WIRE_COMMAND,    /* sluice status / stop / scale -> coordinator */
@@ -39,6 +41,7 @@ typedef enum {
                     */
     WIRE_ARGS,     /* coordinator -> scribe: the resolved configuration for args.yaml follows */
     WIRE_LOG,      /* coordinator -> scribe: lines of a process's stderr follow */
+    WIRE_END,      /* coordinator -> watchers: the run is over */
     WIRE_TYPES
 } wire_type_t;
 
@@ -46,7 +49,7 @@ typedef struct {
     uint32_t magic;
     uint16_t version, type; /* wire_type_t */
     uint32_t bytes;         /* of the whole frame */
-    uint32_t pad;
+    uint32_t number;        /* of a published frame, counted on from 1; 0 in all others */
 } wire_header_t;
 
 typedef struct {
@@ -155,7 +158,15 @@ typedef struct {
     char text[WIRE_TEXT];
 } wire_bye_t;
 
-typedef enum { WIRE_CMD_STATUS = 1, WIRE_CMD_STOP, WIRE_CMD_SCALE, WIRE_CMD_CHECKPOINT } wire_cmd_t;
+/* FOLLOW is answered by an empty WIRE_REPLY to the watchers: who hears it misses nothing from then
+ * on. */
+typedef enum {
+    WIRE_CMD_STATUS = 1,
+    WIRE_CMD_STOP,
+    WIRE_CMD_SCALE,
+    WIRE_CMD_CHECKPOINT,
+    WIRE_CMD_FOLLOW
+} wire_cmd_t;
 typedef struct {
     wire_header_t head;
     uint32_t command, argument;
@@ -177,6 +188,12 @@ typedef struct {
     wire_header_t head;
     char process[48]; /* "loader-3": the file is logs/loader-3.log */
 } wire_log_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t exit, epochs_done; /* the run's exit status; epochs in this process's life */
+    char text[WIRE_TEXT];       /* why, where it is not 0 */
+} wire_end_t;
 
 /* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV, WIRE_ARGS; text follows in all but
  * the first. */

@@ -1,4 +1,4 @@
-/* control/bus and control/outbox: round trips, unknown peers, full pipes, refused frames. */
+/* control/bus and control/outbox: round trips, unknown peers, full pipes, refused frames, watchers. */
 #include "control/bus.h"
 #include "control/outbox.h"
 #include "shm/err.h"
@@ -186,6 +186,115 @@ static void rubbish_is_refused(void **state)
     bus_close(&router);
 }
 
+static void publish_step(bus_t *bus, uint32_t step)
+{
+    wire_progress_t p;
+    memset(&p, 0, sizeof p);
+    wire_begin(&p, WIRE_PROGRESS, sizeof p);
+    p.step = step;
+    assert_int_equal(bus_publish(bus, &p, sizeof p), 0);
+}
+
+static uint32_t number_of(const bus_message_t *m)
+{
+    return ((const wire_header_t *)m->frame)->number;
+}
+
+/* A subscription takes effect a while after it is made. */
+static void until_heard(bus_t *publisher, bus_t *watcher)
+{
+    bus_message_t m;
+    int rc = 0;
+    for (int i = 0; i < 500 && rc == 0; i++) {
+        publish_step(publisher, 0);
+        rc = bus_receive(watcher, 10, &m);
+    }
+    assert_int_equal(rc, 1);
+    while (bus_receive(watcher, 100, &m) == 1)
+        ;
+}
+
+/* What is published reaches every watcher, in order and numbered, and what is not ours is refused. */
+static void watchers_get_what_is_published(void **state)
+{
+    (void)state;
+    bus_t *publisher, *watchers[2];
+    bus_message_t m;
+    uint32_t number = 0;
+    const char *at = endpoint();
+    assert_int_equal(bus_publisher(at, &publisher), 0);
+    publish_step(publisher, 0); /* nobody is there: nothing happens */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(bus_subscriber(at, &watchers[i]), 0);
+        until_heard(publisher, watchers[i]);
+    }
+    while (bus_receive(watchers[0], 100, &m) == 1)
+        ;
+    wire_header_t odd = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = WIRE_TYPES};
+    for (uint32_t step = 1; step <= 3; step++)
+        publish_step(publisher, step);
+    assert_int_equal(bus_publish(publisher, &odd, sizeof odd), 0);
+    publish_step(publisher, 4);
+    assert_int_equal(bus_publish(publisher, &odd, 3), ERR_FAILED);
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t step = 1; step <= 4; step++) {
+            assert_int_equal(bus_receive(watchers[i], WAIT_MS, &m), 1);
+            assert_int_equal(m.type, WIRE_PROGRESS);
+            assert_int_equal(((const wire_progress_t *)m.frame)->step, step);
+            /* The refused frame had a number too. */
+            if (step > 1)
+                assert_int_equal(number_of(&m), number + (step == 4 ? 2 : 1));
+            number = number_of(&m);
+        }
+        assert_int_equal(bus_refused(watchers[i]), 1);
+        bus_close(&watchers[i]);
+    }
+    bus_close(&publisher);
+    assert_null(publisher);
+}
+
+/* One watcher does not read. Far more is published than all pipes hold: no send waits or fails, the
+ * other watcher misses nothing, and the first sees by the numbers that it missed some. */
+static void a_slow_watcher_holds_nobody_up(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 600, BLOCK = 100 };
+    bus_t *publisher, *slow, *quick;
+    bus_message_t m;
+    const char *at = endpoint();
+    assert_int_equal(bus_publisher(at, &publisher), 0);
+    assert_int_equal(bus_subscriber(at, &slow), 0);
+    assert_int_equal(bus_subscriber(at, &quick), 0);
+    until_heard(publisher, slow);
+    until_heard(publisher, quick);
+    uint32_t last = 0;
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        for (uint32_t i = 0; i < BLOCK; i++)
+            publish_step(publisher, block * BLOCK + i);
+        for (uint32_t i = 0; i < BLOCK; i++) {
+            assert_int_equal(bus_receive(quick, WAIT_MS, &m), 1);
+            assert_true(last == 0 || number_of(&m) == last + 1);
+            last = number_of(&m);
+        }
+    }
+    uint32_t got = 0, missed = 0, before = 0;
+    for (; bus_receive(slow, 200, &m) == 1; got++) {
+        if (before)
+            missed += number_of(&m) - before - 1;
+        before = number_of(&m);
+    }
+    assert_true(got > 0 && got < BLOCKS * BLOCK);
+    /* When it reads again it gets what is published then. */
+    publish_step(publisher, 77);
+    assert_int_equal(bus_receive(slow, WAIT_MS, &m), 1);
+    assert_int_equal(((const wire_progress_t *)m.frame)->step, 77);
+    missed += number_of(&m) - before - 1;
+    assert_true(missed >= BLOCKS * BLOCK - got);
+    bus_close(&slow);
+    bus_close(&quick);
+    bus_close(&publisher);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +304,8 @@ int main(void)
         cmocka_unit_test(a_full_pipe_does_not_wait),
         cmocka_unit_test(an_outbox_is_bounded),
         cmocka_unit_test(rubbish_is_refused),
+        cmocka_unit_test(watchers_get_what_is_published),
+        cmocka_unit_test(a_slow_watcher_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

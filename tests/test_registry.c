@@ -39,7 +39,8 @@ static registry_entry_t entry_of(pid_t pid, const char *run_dir)
     e.pid = pid;
     snprintf(e.run_dir, sizeof e.run_dir, "%s", run_dir);
     snprintf(e.endpoint, sizeof e.endpoint, "ipc://@sluice-0123");
-    snprintf(e.token, sizeof e.token, "0123456789abcdef0123456789abcdef");
+    snprintf(e.watch, sizeof e.watch, "ipc://@sluice-0123-watch");
+    snprintf(e.token, sizeof e.token, "%08x89abcdef0123456789abcdef", (unsigned)pid);
     return e;
 }
 
@@ -78,12 +79,17 @@ static void a_run_is_found_while_it_lives(void **state)
     assert_int_equal(registry_find("first run", &e), 0);
     assert_true(e.pid == a && strcmp(e.run_dir, "/data/runs/detect/first run") == 0);
     assert_string_equal(e.endpoint, "ipc://@sluice-0123");
-    assert_string_equal(e.token, "0123456789abcdef0123456789abcdef");
+    assert_string_equal(e.watch, "ipc://@sluice-0123-watch");
+    assert_string_equal(e.token, entry_of(a, "").token);
     assert_int_equal(registry_find("/data/runs/detect/b", &e), 0);
     assert_int_equal(e.pid, b);
     assert_int_equal(registry_find(number, &e), 0);
     assert_int_equal(e.pid, a);
     assert_int_equal(registry_find(NULL, &e), ERR_CONFIG); /* which of the two? */
+    registry_entry_t first = e, other = entry_of(a, "");
+    assert_int_equal(registry_listed(&first), 1);
+    other.token[0] = 'x'; /* another run of the same pid */
+    assert_int_equal(registry_listed(&other), 0);
     assert_int_equal(registry_find("c", &e), ERR_CONFIG);
     assert_non_null(strstr(err_text(), "first run"));
     snprintf(path, sizeof path, "%s/sluice/%d.run", folder, (int)b);
@@ -95,6 +101,7 @@ static void a_run_is_found_while_it_lives(void **state)
     waitpid(a, NULL, 0);
     assert_int_equal(registry_find(NULL, &e), 0);
     assert_int_equal(e.pid, b);
+    assert_int_equal(registry_listed(&first), 0);
     snprintf(path, sizeof path, "%s/sluice/%d.run", folder, (int)a);
     assert_int_equal(access(path, F_OK), -1);
     kill(b, SIGKILL);

@@ -5,8 +5,8 @@ set -u
 bin=${SLUICE_BIN:-build/bin}
 sluice=$bin/sluice
 work=$(mktemp -d "${TMPDIR:-/tmp}/sluice-ends.XXXXXX") || exit 1
-pid=
-trap '[ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+pid= watcher= held=
+trap 'for p in $pid $watcher $held; do kill -KILL "$p" 2>/dev/null; done; chmod -R u+w "$work"; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 export XDG_RUNTIME_DIR="$work"
@@ -83,9 +83,35 @@ ended loader 5 'after a checkpoint'
 grep -c '"event":"loader-dead"' runs/loader/events.jsonl | grep -qx 3 || fail 'loader: three deaths are not in the events'
 "$sluice" status loader >gone.out 2>&1 && fail 'status: finds a run that is over'
 
+# follow WORDS..: a watcher of the run, which has said where the run is when this returns.
+follow() {
+    rm -f follow.out
+    "$sluice" status $pid --follow "$@" >follow.out 2>follow.err &
+    watcher=$!
+    tries=0
+    until [ -s follow.out ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || fail "$name: --follow says nothing"
+        sleep 0.1
+    done
+}
+
+# followed STATUS WORDS: the watcher has ended with the run; its last words.
+followed() {
+    wait $watcher
+    got=$?
+    watcher=
+    [ $got -eq "$1" ] || fail "$name: --follow has exit status $got instead of $1"
+    cat follow.out follow.err | grep -q -- "$2" || fail "$name: --follow does not say '$2'"
+}
+
 start rank device=cpu,cpu
+follow --json
 kill -KILL "$(child rank-1)"
 ended rank 1 'rank-1 .*signal 9'
+followed 1 '^{"event":"end","exit":1,"why":"rank-1 '
+grep -q '^{"time":.*"event":"failure"' follow.out || fail 'rank: --follow does not show the failure'
+grep -qv '^{".*}$' follow.out && fail 'rank: --follow --json prints something else'
 
 start scribe
 kill -KILL "$(child scribe)"
@@ -109,9 +135,19 @@ hold "$(child rank-0)"
 kill -TERM $pid
 ended deadline 1 'stop_deadline'
 
+# One watcher is held: neither the run nor the other watcher waits for it.
 start command
+"$sluice" status $pid --follow >held.out 2>&1 &
+held=$!
+until [ -s held.out ]; do sleep 0.1; done
+kill -STOP $held
+follow
 "$sluice" stop command >stop.out || fail 'stop: not heard'
 ended command 5 'after a checkpoint'
+followed 0 '  ended with exit status 5 after .*resume='
+kill -CONT $held
+wait $held || fail 'command: a watcher that was held did not hear the end'
+held=
 
 # As early as can be: the stop is heeded when the trainers are up, or before anything is made.
 env --default-signal=INT "$sluice" train data=sample/data.yaml model=yolo11n imgsz=64 batch=8 nbs=8 epochs=500 \
@@ -130,8 +166,10 @@ ended early 5 'stopped'
 start coordinator device=cpu,cpu
 socket=$(sed -n 's,^endpoint=ipc://,,p' "$work/sluice/$pid.run")
 [ ! -r /proc/net/unix ] || grep -q "$socket" /proc/net/unix || fail "coordinator: listens at '$socket'?"
+follow
 kill -KILL $pid
 wait $pid 2>/dev/null
+followed 1 'without a word'
 pid=
 nothing_left coordinator
 grep -q "$socket" /proc/net/unix 2>/dev/null && fail 'coordinator: a socket is left'

@@ -57,8 +57,26 @@ files one 4
 loss() { awk -F, -v row="$2" 'NR == row + 1 { print $3 + $4 + $5 }' "$work/runs/$1/results.csv"; }
 awk -v a="$(loss one 1)" 'BEGIN { exit !(a > 0.1 && a < 100) }' || fail "one: a loss of $(loss one 1)"
 
-# The same seed gives the same numbers, time apart.
+# A watcher of a run, from as soon as there is one.
+follow() {
+    tries=0
+    until "$sluice" status "$1" >"$work/status.out" 2>&1; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 300 ] || exit 1
+        sleep 0.1
+    done
+    exec timeout 120 "$sluice" status "$1" --follow
+}
+
+# The same seed gives the same numbers, time apart, and whoever watches.
+follow "$work/runs/again" >"$work/follow.out" 2>&1 &
+pid=$!
 run again 0 epochs=4 device=cpu workers=1
+wait "$pid" || fail "follow: exit status $?"
+pid=
+grep -q '^loader-0 ' "$work/follow.out" || fail "follow: no table first"
+[ "$(grep -c '  epoch [1-4] done  box .* mAP50 ' "$work/follow.out")" -ge 2 ] || fail "follow: sees no epochs"
+tail -n 1 "$work/follow.out" | grep -q '  done after 4 epochs$' || fail "follow: does not end with the run"
 cut -d, -f1,3- "$work/runs/one/results.csv" >"$work/one.csv"
 cut -d, -f1,3- "$work/runs/again/results.csv" | cmp -s - "$work/one.csv" || fail "a second run gives other numbers"
 

@@ -43,8 +43,8 @@ static void help_train(void)
          "from the command line, which wins. Ctrl-C finishes the step, writes a checkpoint and "
          "leaves.\n"
          "\n"
-         "  sluice train data=defects.yaml model=yolo11m epochs=200 imgsz=2048 batch=32 "
-         "device=0,1,2,3\n"
+         "  sluice train data=defects.yaml model=yolo11m epochs=200 imgsz=1024 batch=16 "
+         "workers=6\n"
          "\n"
          "Exit status: 0 done, 1 the run failed, 2 usage or configuration, 3 the data set cannot "
          "be used,\n"
@@ -75,12 +75,19 @@ static void help_digest(void)
 
 static void help_status(void)
 {
-    puts("sluice status [RUN] [--json]\n"
-         "\n"
-         "Shows each process of a run: its phase and since when, a loader's images under way and\n"
-         "the file that takes it longest, a trainer's step and what it waits for. RUN is a run's\n"
-         "folder, as in runs/detect/train, or its name; it may be left out while one run is\n"
-         "alive. --json prints the same as one line of JSON.");
+    puts(
+        "sluice status [RUN] [--follow] [--json]\n"
+        "\n"
+        "Shows each process of a run: its phase and since when, a loader's images under way and\n"
+        "the file that takes it longest, a trainer's step and what it waits for. RUN is a run's\n"
+        "folder, as in runs/detect/train, or its name; it may be left out while one run is\n"
+        "alive. --json prints the same as one line of JSON.\n"
+        "\n"
+        "--follow goes on with a line for each change: progress once a second, epochs, events.\n"
+        "It ends with the run, with exit status 0 if that was done or stopped after a checkpoint\n"
+        "and 1 if not; Ctrl-C ends it alone. The run never waits for it: what it reads too slowly\n"
+        "it misses, and says so. With --json each line is one JSON object, and every rank's\n"
+        "progress messages are all shown.");
 }
 
 static void help_stop(void)
@@ -103,11 +110,13 @@ static void help_scale(void)
 
 static void help_sample(void)
 {
-    puts("sluice sample out=DIR [images=N] [imgsz=2048] [seed=0]\n"
+    puts("sluice sample out=DIR [images=200] [imgsz=2048] [seed=0]\n"
          "\n"
          "Writes a made-up inspection data set with exact boxes: images/train, images/val, labels/ "
          "and\n"
-         "data.yaml in DIR. The same arguments write the same bytes.\n"
+         "data.yaml in DIR. The same arguments write the same bytes. One image in five is for "
+         "validation.\n"
+         "DIR must be new, empty, or an earlier data set of this command, which is replaced.\n"
          "\n"
          "  sluice sample out=sample images=200 imgsz=640");
 }

@@ -37,6 +37,10 @@ static int parse(int argc, char **argv, const char **name, int32_t *nc, int32_t 
                            *name);
         *name = strncmp(argv[i], "model=", 6) == 0 ? argv[i] + 6 : argv[i];
     }
+    size_t n = *name ? strlen(*name) : 0;
+    if (rc == 0 && n > 12 && strcmp(*name + n - 12, ".safetensors") == 0)
+        return err_set(ERR_CONFIG, "%s holds weights; give the name of its model, as in yolo11m",
+                       *name);
     if (rc == 0 && !*name)
         return err_set(ERR_CONFIG, "usage: sluice model NAME [nc=80] [imgsz=640], as in yolo11m");
     return rc;

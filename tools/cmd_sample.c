@@ -86,11 +86,13 @@ int cmd_sample(int argc, char **argv)
     if (rc < 0)
         return rc;
     rc = sample_write(&config, isatty(2) ? show_progress : NULL, &counts);
-    if (rc < 0)
+    if (rc < 0) {
+        if (isatty(2))
+            fputs("\r\033[K", stderr);
         return err_add(rc, "sample");
-    printf(
-        "%s/data.yaml: %d train and %d val images of %d x %d, %d defects, %d images without any\n",
-        config.out, counts.train, counts.val, config.imgsz, config.imgsz, counts.labels,
-        counts.without);
+    }
+    printf("%s/data.yaml: %d images to train on, %d to validate with, %d x %d\n", config.out,
+           counts.train, counts.val, config.imgsz, config.imgsz);
+    printf("%d defects; %d images have none\n", counts.labels, counts.without);
     return 0;
 }

@@ -1,9 +1,10 @@
-/* sluice status [RUN] [--json], sluice stop [RUN], sluice scale [RUN] workers=N: questions to a
+/* sluice status [RUN] [--follow] [--json], sluice stop [RUN], sluice scale [RUN] workers=N: questions to a
  * live run. */
 #include "tools/commands.h"
 
 #include "shm/err.h"
 #include "tools/ask.h"
+#include "tools/follow.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -29,20 +30,27 @@ static int one_run(int argc, char **argv, int (*take)(void *user, const char *wo
     return 0;
 }
 
-static int take_json(void *user, const char *word)
+typedef struct {
+    int json, follow;
+} status_words_t;
+
+static int take_status_word(void *user, const char *word)
 {
-    int json = strcmp(word, "--json") == 0;
-    if (json)
-        *(uint32_t *)user = 0;
-    return json;
+    status_words_t *w = user;
+    int json = strcmp(word, "--json") == 0, follow = strcmp(word, "--follow") == 0;
+    w->json |= json;
+    w->follow |= follow;
+    return json || follow;
 }
 
 int cmd_status(int argc, char **argv)
 {
     const char *which;
-    uint32_t text = 1;
-    int rc = one_run(argc, argv, take_json, &text, &which);
-    return rc < 0 ? rc : ask_run(which, WIRE_CMD_STATUS, text);
+    status_words_t w = {0, 0};
+    int rc = one_run(argc, argv, take_status_word, &w, &which);
+    if (rc < 0)
+        return rc;
+    return w.follow ? follow_run(which, w.json) : ask_run(which, WIRE_CMD_STATUS, !w.json);
 }
 
 int cmd_stop(int argc, char **argv)

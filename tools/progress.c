@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { SHOW_TTY_NS = 200000000, SHOW_PLAIN_S = 30 };
 enum { CONSOLE_BYTES = 256 << 10, CONSOLE_END_MS = 2000 };
+enum { COLUMNS_UNKNOWN = 80, LINE_BYTES = 256 };
 
 /* Hands what was written to p->out since the last time to the console. passing: see console_put. */
 static void show(progress_t *p, int fd, int passing)
@@ -26,6 +28,22 @@ static void clear_line(progress_t *p)
     if (p->line_shown)
         fputs("\r\033[K", p->out);
     p->line_shown = 0;
+}
+
+/* Characters that fit on a line: a line that is written over in place must not wrap. 0: no end. */
+static size_t columns(const progress_t *p)
+{
+    struct winsize w;
+    if (!p->tty)
+        return 0;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : COLUMNS_UNKNOWN;
+}
+
+/* The longer of two forms of a line where the terminal has room for it. */
+static const char *fitting(const progress_t *p, const char *full, const char *brief)
+{
+    size_t room = columns(p);
+    return room == 0 || strlen(full) <= room ? full : brief;
 }
 
 static void format_bytes(char *text, size_t room, uint64_t bytes)
@@ -87,8 +105,8 @@ static void print_ranks(progress_t *p, const coordinator_table_t *t)
             snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
         format_bytes(need, sizeof need, t->memory[r]);
         format_bytes(left, sizeof left, t->budget.available);
-        fprintf(p->out, "  rank %-6u %s: holds %s; %s were available (%s)\n", r, device, need, left,
-                t->budget.source);
+        fprintf(p->out, "  rank %-6u %s: needs %s of memory; %s were available\n", r, device, need,
+                left);
     }
 }
 
@@ -100,16 +118,16 @@ static void print_schedule(progress_t *p, const coordinator_table_t *t)
     uint32_t steps = plan_train_steps(plan);
     schedule_init(&s, t->options, plan->n_train, steps, catalog_classes(t->catalog));
     schedule_at(&s, s.warmup_steps, &at);
-    fprintf(p->out,
-            "  batch       %u images over %u rank%s, %u on each; the optimiser steps every %u "
-            "(nbs=%d)\n",
-            plan->batch, plan->ranks, plan->ranks == 1 ? "" : "s", plan->batch / plan->ranks,
-            at.accumulate, t->options->nbs);
-    fprintf(p->out,
-            "  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g, warm-up %u of %llu steps\n",
+    fprintf(p->out, "  batch       %u images over %u rank%s, %u on each\n", plan->batch,
+            plan->ranks, plan->ranks == 1 ? "" : "s", plan->batch / plan->ranks);
+    fprintf(p->out, "  accumulate  %u batch%s an optimiser step (nbs=%d)\n", at.accumulate,
+            at.accumulate == 1 ? "" : "es", t->options->nbs);
+    fprintf(p->out, "  optimizer   %s%s, lr0 %g, momentum %g, weight decay %g\n",
             s.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
             t->options->optimizer == OPT_OPTIM_AUTO ? " (auto)" : "", s.lr0, s.momentum,
-            s.weight_decay, s.warmup_steps, (unsigned long long)steps * plan->epochs);
+            s.weight_decay);
+    fprintf(p->out, "  warm-up     %u of %llu steps\n", s.warmup_steps,
+            (unsigned long long)steps * plan->epochs);
 }
 
 static void on_start(void *user, const coordinator_table_t *t)
@@ -129,15 +147,16 @@ static void on_start(void *user, const coordinator_table_t *t)
     fprintf(p->out, "  run         %s%s\n", t->run_dir, t->resumed ? " (resumed)" : "");
     fprintf(p->out, "  model       %s, %u classes, %u px\n", t->options->model,
             catalog_classes(t->catalog), plan->imgsz);
-    fprintf(p->out, "  data        %s: %u images to train on, %u to validate with\n",
-            t->options->data, plan->n_train, plan->n_val);
+    fprintf(p->out, "  data        %s\n", t->options->data);
+    fprintf(p->out, "  images      %u to train on, %u to validate with\n", plan->n_train,
+            plan->n_val);
     print_ranks(p, t);
     fprintf(p->out, "  loaders     %u, on %u CPU%s\n", t->workers, t->cpus,
             t->cpus == 1 ? "" : "s");
     fprintf(p->out, "  rings       %u of %s: %u batches each\n", plan->ranks, ring, t->ring.depth);
     fprintf(p->out, "  disk        %s free\n", disk);
     print_schedule(p, t);
-    fprintf(p->out, "  length      epochs %u to %u of %u steps\n", plan->first_epoch + 1,
+    fprintf(p->out, "  length      epochs %u to %u, %u steps each\n", plan->first_epoch + 1,
             plan->epochs, plan_train_steps(plan));
     show(p, STDOUT_FILENO, 0);
 }
@@ -167,18 +186,22 @@ static void on_progress(void *user, const coordinator_progress_t *c)
         return;
     p->shown_ns = now;
     clear_line(p);
-    fprintf(p->out, "epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs,
-            m->phase == PLAN_VAL ? "val" : "train", m->step + 1, m->steps);
-    fprintf(p->out, "box %.3f cls %.3f dfl %.3f  %.1f images/s", (double)m->items[0],
-            (double)m->items[1], (double)m->items[2], c->images_per_s);
-    if (done > p->first_batch) {
-        char left[32];
+    char head[LINE_BYTES], loss[LINE_BYTES], rest[LINE_BYTES], full[3 * LINE_BYTES];
+    char brief[3 * LINE_BYTES], left[32] = "";
+    if (done > p->first_batch)
         format_time(left, sizeof left,
                     (double)(now - p->first_ns) / 1e9 * (double)(all > done ? all - done : 0) /
                         (double)(done - p->first_batch));
-        fprintf(p->out, "  %s left", left);
-    }
-    fprintf(p->out, "  %.0f%% waiting for data", 100 * c->wait_share);
+    snprintf(head, sizeof head, "epoch %u/%u  %s %u/%u  ", m->epoch + 1, c->epochs,
+             m->phase == PLAN_VAL ? "val" : "train", m->step + 1, m->steps);
+    snprintf(loss, sizeof loss, "box %.3f cls %.3f dfl %.3f  ", (double)m->items[0],
+             (double)m->items[1], (double)m->items[2]);
+    snprintf(rest, sizeof rest, "%.1f images/s%s%s%s  %.0f%% waiting for data", c->images_per_s,
+             left[0] ? "  " : "", left, left[0] ? " left" : "", 100 * c->wait_share);
+    snprintf(full, sizeof full, "%s%s%s", head, loss, rest);
+    snprintf(brief, sizeof brief, "%s%s", head, rest);
+    fprintf(p->out, "%.*s", columns(p) ? (int)columns(p) : (int)sizeof full,
+            fitting(p, full, brief));
     if (!p->tty)
         fputc('\n', p->out);
     p->line_shown = p->tty;
@@ -191,12 +214,24 @@ static void on_epoch(void *user, const wire_epoch_end_t *e)
     char time[32];
     clear_line(p);
     format_time(time, sizeof time, e->seconds);
-    fprintf(p->out, "epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1, p->epochs,
-            (double)e->train_items[0], (double)e->train_items[1], (double)e->train_items[2]);
+    char full[2 * LINE_BYTES], brief[2 * LINE_BYTES];
+    int n = snprintf(full, sizeof full, "epoch %u/%d  box %.4f cls %.4f dfl %.4f", e->epoch + 1,
+                     p->epochs, (double)e->train_items[0], (double)e->train_items[1],
+                     (double)e->train_items[2]);
     if (e->validated)
-        fprintf(p->out, "  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision,
-                (double)e->recall, (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
-    fprintf(p->out, "  at %s\n", time);
+        n += snprintf(full + n, sizeof full - (size_t)n,
+                      "  P %.3f R %.3f mAP50 %.4f mAP50-95 %.4f%s", (double)e->precision,
+                      (double)e->recall, (double)e->map50, (double)e->map,
+                      e->is_best ? " (best)" : "");
+    snprintf(full + n, sizeof full - (size_t)n, "  at %s", time);
+    /* Precision, recall and time of a narrow terminal's lines are in results.csv. */
+    n = snprintf(brief, sizeof brief, "epoch %u/%d  box %.3f cls %.3f dfl %.3f", e->epoch + 1,
+                 p->epochs, (double)e->train_items[0], (double)e->train_items[1],
+                 (double)e->train_items[2]);
+    if (e->validated)
+        snprintf(brief + n, sizeof brief - (size_t)n, "  mAP50 %.3f mAP50-95 %.3f%s",
+                 (double)e->map50, (double)e->map, e->is_best ? " (best)" : "");
+    fprintf(p->out, "%s\n", fitting(p, full, brief));
     p->shown_ns = clock_ns();
     show(p, STDOUT_FILENO, 0);
 }
@@ -208,22 +243,20 @@ static void print_next(progress_t *p, const coordinator_summary_t *s)
         fprintf(p->out, "  next        sluice train resume=%s\n", s->run_dir);
     else if (s->stopped_early)
         fprintf(p->out,
-                "  next        it stopped improving: a larger model or imgsz (this was %s at %d), "
-                "or more "
-                "images\n",
+                "  next        it stopped improving: a larger model or imgsz (this was %s at %d),\n"
+                "              or more images\n",
                 p->model, p->imgsz);
     else if (s->has_map && s->map50 < 0.05)
-        fprintf(
-            p->out,
-            "  next        it has hardly begun to learn: epochs=%d, or check the labels of %s\n",
-            4 * p->epochs, p->data);
+        fprintf(p->out,
+                "  next        it has hardly begun to learn: epochs=%d, or check the labels of\n"
+                "              %s\n",
+                4 * p->epochs, p->data);
     else if (last_is_best)
         fprintf(p->out, "  next        it was still improving: epochs=%d\n", 2 * p->epochs);
     else
         fprintf(p->out,
-                "  next        a larger imgsz (this was %d) helps with small objects, a larger "
-                "model (this "
-                "was %s) with many classes\n",
+                "  next        a larger imgsz (this was %d) helps with small objects,\n"
+                "              a larger model (this was %s) with many classes\n",
                 p->imgsz, p->model);
 }
 

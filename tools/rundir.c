@@ -112,7 +112,7 @@ int rundir_resume(const char *path, rundir_t *dir)
     memset(dir, 0, sizeof *dir);
     dir->fd = dir->lock = -1;
     if (!realpath(path, dir->path) || stat(dir->path, &st) != 0)
-        return err_sys(ERR_CONFIG, "resume=%s", path);
+        return err_sys(ERR_CONFIG, "resume=%s: give a run's folder, as in runs/detect/train", path);
     /* RUN/weights/last.state.safetensors stands for RUN. */
     if (S_ISREG(st.st_mode)) {
         *strrchr(dir->path, '/') = '\0';

@@ -106,11 +106,11 @@ static void join(pthread_t thread, const job_t *job, void (*progress)(int, int))
         until.tv_nsec += TICK_MS * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        int ended = pthread_timedjoin_np(thread, NULL, &until) == 0;
-        if (progress)
-            progress(atomic_load_explicit(&job->done, memory_order_relaxed), job->config->images);
-        if (ended)
+        if (pthread_timedjoin_np(thread, NULL, &until) == 0)
             return;
+        int done = atomic_load_explicit(&job->done, memory_order_relaxed);
+        if (progress && done < job->config->images)
+            progress(done, job->config->images);
     }
 }
 
@@ -130,6 +130,8 @@ static int run_threads(job_t *job, void (*progress)(int, int))
     }
     for (int i = 0; i < started; i++)
         join(threads[i], job, progress);
+    if (progress && !job->failed)
+        progress(job->config->images, job->config->images);
     return job->failed ? err_set(job->failed, "%s", job->reason) : 0;
 }
 
