@@ -126,6 +126,30 @@ static void test_round_trip(void **state)
     fixture_close(&f);
 }
 
+/* One wrong bit anywhere in the numbers is noticed. */
+static void test_flipped_bit(void **state)
+{
+    (void)state;
+    fixture_t f;
+    checkpoint_state_t got;
+    fixture_open(&f);
+    fixture_write(&f);
+    for (int32_t i = 0; i < safetensors_count(f.file); i++) {
+        const safetensors_entry_t *e = safetensors_at(f.file, i);
+        const uint64_t places[] = {0, e->bytes / 2, e->bytes - 1};
+        for (int k = 0; k < 3; k++) {
+            uint8_t *byte = (uint8_t *)f.image + ((const uint8_t *)e->data - (uint8_t *)f.image);
+            byte[places[k]] ^= 0x10;
+            assert_int_equal(checkpoint_state_read(f.g, f.file, "state", &f.expect, &got),
+                             ERR_CONFIG);
+            assert_non_null(strstr(err_text(), "checksum"));
+            byte[places[k]] ^= 0x10;
+        }
+    }
+    assert_int_equal(checkpoint_state_read(f.g, f.file, "state", &f.expect, &got), 0);
+    fixture_close(&f);
+}
+
 static void test_sgd_without_pending(void **state)
 {
     (void)state;
@@ -429,9 +453,13 @@ static void test_resume(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_sgd_without_pending),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_not_a_state),
-        cmocka_unit_test(test_slots),      cmocka_unit_test(test_unsent),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_flipped_bit),
+        cmocka_unit_test(test_sgd_without_pending),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_not_a_state),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_unsent),
         cmocka_unit_test(test_resume),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

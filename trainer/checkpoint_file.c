@@ -100,31 +100,35 @@ static uint64_t layout_hash(const graph_t *g)
     return h;
 }
 
-static int put_region(safetensors_writer_t *w, const char *name, const void *data, uint64_t count)
+/* Adds floats to the file, and to *sum, which is over all of them in this order. */
+static int put_region(safetensors_writer_t *w, const char *name, const void *data, uint64_t count,
+                      uint64_t *sum)
 {
     int64_t shape[1] = {(int64_t)count};
-    return data ? safetensors_writer_add(w, name, "F32", shape, 1, data, count * sizeof(float)) : 0;
+    if (!data)
+        return 0;
+    *sum = wire_mix(*sum, wire_checksum(data, count * sizeof(float)));
+    return safetensors_writer_add(w, name, "F32", shape, 1, data, count * sizeof(float));
 }
 
 static int put_regions(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *w)
 {
     const graph_sizes_t *sizes = graph_sizes(g);
-    int64_t shape[2] = {s->ranks, (int64_t)sizes->buffers};
-    int rc = put_region(w, "weights", s->weights, sizes->weights);
+    uint64_t sum = 0;
+    int rc = put_region(w, "weights", s->weights, sizes->weights, &sum);
     if (rc == 0)
-        rc = put_region(w, "momentum", s->m, sizes->weights);
+        rc = put_region(w, "momentum", s->m, sizes->weights, &sum);
     if (rc == 0)
-        rc = put_region(w, "variance", s->v, sizes->weights);
+        rc = put_region(w, "variance", s->v, sizes->weights, &sum);
     if (rc == 0)
-        rc = put_region(w, "ema.weights", s->ema_weights, sizes->weights);
+        rc = put_region(w, "ema.weights", s->ema_weights, sizes->weights, &sum);
     if (rc == 0)
-        rc = put_region(w, "ema.buffers", s->ema_buffers, sizes->buffers);
+        rc = put_region(w, "ema.buffers", s->ema_buffers, sizes->buffers, &sum);
     if (rc == 0 && s->pending > 0)
-        rc = put_region(w, "gradients", s->grads, sizes->weights);
+        rc = put_region(w, "gradients", s->grads, sizes->weights, &sum);
     if (rc == 0)
-        rc = safetensors_writer_add(w, "buffers", "F32", shape, 2, s->rank_buffers,
-                                    s->ranks * sizes->buffers * sizeof(float));
-    return rc;
+        rc = put_region(w, "buffers", s->rank_buffers, s->ranks * sizes->buffers, &sum);
+    return rc < 0 ? rc : put_uint(w, "checksum", sum);
 }
 
 int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *out)
@@ -272,13 +276,14 @@ static int read_numbers(const safetensors_t *f, const char *origin, checkpoint_s
 }
 
 static int get_region(const safetensors_t *f, const char *origin, const char *name, uint64_t count,
-                      const void **data)
+                      const void **data, uint64_t *sum)
 {
     const safetensors_entry_t *e = safetensors_find(f, name);
     if (!e || strcmp(e->dtype, "F32") != 0 || e->bytes != count * sizeof(float))
         return err_set(ERR_CONFIG, "%s: \"%s\" is %s: the file is damaged", origin, name,
                        e ? "of the wrong size" : "missing");
     *data = e->data;
+    *sum = wire_mix(*sum, wire_checksum(e->data, e->bytes));
     return 0;
 }
 
@@ -286,19 +291,27 @@ static int read_regions(const graph_t *g, const safetensors_t *f, const char *or
                         checkpoint_state_t *s)
 {
     const graph_sizes_t *sizes = graph_sizes(g);
-    int rc = get_region(f, origin, "weights", sizes->weights, &s->weights);
+    uint64_t sum = 0, expected = 0;
+    int rc = get_region(f, origin, "weights", sizes->weights, &s->weights, &sum);
     if (rc == 0)
-        rc = get_region(f, origin, "momentum", sizes->weights, &s->m);
+        rc = get_region(f, origin, "momentum", sizes->weights, &s->m, &sum);
     if (rc == 0 && !s->sgd)
-        rc = get_region(f, origin, "variance", sizes->weights, &s->v);
+        rc = get_region(f, origin, "variance", sizes->weights, &s->v, &sum);
     if (rc == 0)
-        rc = get_region(f, origin, "ema.weights", sizes->weights, &s->ema_weights);
+        rc = get_region(f, origin, "ema.weights", sizes->weights, &s->ema_weights, &sum);
     if (rc == 0)
-        rc = get_region(f, origin, "ema.buffers", sizes->buffers, &s->ema_buffers);
+        rc = get_region(f, origin, "ema.buffers", sizes->buffers, &s->ema_buffers, &sum);
     if (rc == 0 && s->pending > 0)
-        rc = get_region(f, origin, "gradients", sizes->weights, &s->grads);
+        rc = get_region(f, origin, "gradients", sizes->weights, &s->grads, &sum);
     if (rc == 0)
-        rc = get_region(f, origin, "buffers", s->ranks * sizes->buffers, &s->rank_buffers);
+        rc = get_region(f, origin, "buffers", s->ranks * sizes->buffers, &s->rank_buffers, &sum);
+    if (rc == 0)
+        rc = get_uint(f, origin, "checksum", &expected);
+    if (rc == 0 && sum != expected)
+        rc = err_set(ERR_CONFIG,
+                     "%s does not match its checksum: the file is damaged; start a new run from "
+                     "weights/last.safetensors",
+                     origin);
     return rc;
 }
 
