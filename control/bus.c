@@ -13,6 +13,7 @@
 enum {
     BUS_PIPE_FRAMES = 4096, /* a peer's pipe holds on each side before a send is refused */
     BUS_WATCH_FRAMES = 512, /* a watcher's pipe, before it misses some: bounds the run's memory */
+    BUS_RECONNECT_MS = 86400000, /* a day: no watcher waits for that */
 };
 
 struct bus {
@@ -131,7 +132,9 @@ int bus_subscriber(const char *endpoint, bus_t **out)
     bus_t *bus = NULL;
     int rc;
     CHECK_GOTO(bus_new(ZMQ_SUB, &bus), rc, fail);
-    if (bus_set_int(bus, ZMQ_RECONNECT_IVL, -1) < 0 ||
+    /* -1, no reconnecting, would drop what has arrived and is not read yet when the publisher goes:
+     * its last message above all. */
+    if (bus_set_int(bus, ZMQ_RECONNECT_IVL, BUS_RECONNECT_MS) < 0 ||
         zmq_setsockopt(bus->socket, ZMQ_SUBSCRIBE, "", 0) != 0 ||
         zmq_connect(bus->socket, endpoint) != 0 || bus_ready(bus) < 0) {
         rc = bus_fail("cannot watch", endpoint);

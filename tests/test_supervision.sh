@@ -61,7 +61,11 @@ nothing_left() {
             sleep 0.1
         done
     done
-    [ -z "$(find "$work/runs/$1" -name '.*tmp' 2>/dev/null)" ] || fail "$1: temporary files are left"
+    # A scribe that is killed in the middle of a write leaves its file for the next one to remove.
+    case $1 in
+    coordinator | scribe | twice) ;;
+    *) [ -z "$(find "$work/runs/$1" -name '.*tmp' 2>/dev/null)" ] || fail "$1: temporary files are left" ;;
+    esac
 }
 
 "$sluice" sample out=sample images=24 imgsz=128 seed=1 >sample.out 2>&1 || fail 'sluice sample'
