@@ -54,7 +54,7 @@ static uint64_t read_stat(const char *path, const char *key)
 static void for_each_cgroup(const char *root, const char *controller,
                             void (*visit)(const char *folder, void *user), void *user)
 {
-    char path[BUDGET_PATH], line[BUDGET_PATH], group[BUDGET_PATH] = "";
+    char path[2 * BUDGET_PATH], line[BUDGET_PATH], group[BUDGET_PATH] = "";
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *f = fopen(path, "re");
     if (!f)
@@ -103,7 +103,7 @@ static void take_limit(arena_budget_t *b, uint64_t limit, uint64_t used, const c
 static void visit_memory(const char *folder, const char *limit_file, const char *usage_file,
                          const char *reclaim_key, arena_budget_t *b)
 {
-    char path[BUDGET_PATH + 64];
+    char path[2 * BUDGET_PATH + 64];
     uint64_t limit, used;
     snprintf(path, sizeof path, "%s/%s", folder, limit_file);
     if (read_number(path, &limit) < 0)
@@ -167,7 +167,7 @@ static void take_quota(cpu_bound_t *b, double quota, double period)
 
 static void visit_cpu_v2(const char *folder, void *user)
 {
-    char path[BUDGET_PATH + 64];
+    char path[2 * BUDGET_PATH + 64];
     double quota, period;
     snprintf(path, sizeof path, "%s/cpu.max", folder);
     FILE *f = fopen(path, "re");
@@ -180,7 +180,7 @@ static void visit_cpu_v2(const char *folder, void *user)
 
 static void visit_cpu_v1(const char *folder, void *user)
 {
-    char path[BUDGET_PATH + 64];
+    char path[2 * BUDGET_PATH + 64];
     uint64_t quota, period;
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
     if (read_number(path, &quota) < 0 || quota > INT64_MAX) /* -1: no quota */

@@ -27,7 +27,15 @@ struct console {
     size_t room, held; /* bytes */
     unsigned long lost;
     int writing, closing;
+    int abandoned; /* console_close gave up: the thread frees it, if its write ever returns */
 };
+
+static void console_free(console_t *c)
+{
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->mutex);
+    free(c);
+}
 
 static void write_all(int fd, const char *text, size_t bytes)
 {
@@ -71,6 +79,11 @@ static void *console_thread(void *user)
     console_t *c = user;
     for (item_t *item; (item = take(c)) != NULL; free(item))
         write_all(item->fd, item->text, item->bytes);
+    pthread_mutex_lock(&c->mutex);
+    int mine = c->abandoned;
+    pthread_mutex_unlock(&c->mutex);
+    if (mine)
+        console_free(c);
     return NULL;
 }
 
@@ -161,15 +174,15 @@ void console_close(console_t **console, int timeout_ms)
     while ((c->first || c->writing) && rc == 0)
         rc = pthread_cond_timedwait(&c->changed, &c->mutex, &until);
     c->closing = 1;
+    c->abandoned = rc != 0;
+    pthread_t thread = c->thread;
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->mutex);
     if (rc != 0) {
-        /* It hangs in a write: it keeps its memory, and ends with the process. */
-        pthread_detach(c->thread);
+        /* It hangs in a write: it keeps its memory, and ends with the process or frees it. */
+        pthread_detach(thread);
         return;
     }
-    pthread_join(c->thread, NULL);
-    pthread_cond_destroy(&c->changed);
-    pthread_mutex_destroy(&c->mutex);
-    free(c);
+    pthread_join(thread, NULL);
+    console_free(c);
 }
