@@ -1,10 +1,11 @@
 # sluice: make, make run, make test, make install PREFIX=/usr/local, make clean.
-# Switches: DEBUG=1, SAN=address,undefined | thread, WERROR=1, CUDA=0, CC=clang, BUILD=folder.
+# Switches: DEBUG=1, SAN=address,undefined | thread, KILL_POINTS=1, WERROR=1, CUDA=0, CC=clang, BUILD=folder.
 comma := ,
 SAN   ?=
 DEBUG ?=
+KILL_POINTS ?=
 CUDA  ?= 1
-BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(DEBUG),-debug)
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(DEBUG),-debug)$(if $(KILL_POINTS),-kill)
 PREFIX ?= /usr/local
 
 # tools/setup.sh writes compiler, -I, -L and rpath here where the system's own do not do.
@@ -26,6 +27,9 @@ endif
 ifneq ($(SAN),)
 CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -DSLUICE_SANITIZE
 LDSAN  := -fsanitize=$(SAN)
+endif
+ifneq ($(KILL_POINTS),)
+CFLAGS += -DSLUICE_KILL_POINTS
 endif
 ifneq ($(WERROR),)
 WARN   += -Werror
