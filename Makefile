@@ -1,4 +1,5 @@
-# sluice: make, make run, make test, make install PREFIX=/usr/local, make clean.
+# sluice: make, make run, make test, make fuzz SECONDS=60, make soak MINUTES=60 [SEED=n],
+#   make install PREFIX=/usr/local, make clean.
 # Switches: DEBUG=1, SAN=address,undefined | thread, KILL_POINTS=1, WERROR=1, CUDA=0, CC=clang, BUILD=folder.
 comma := ,
 SAN   ?=
@@ -31,6 +32,12 @@ endif
 ifneq ($(KILL_POINTS),)
 CFLAGS += -DSLUICE_KILL_POINTS
 endif
+# A build of its own, which make fuzz asks for: clang, coverage for libFuzzer, and a finding ends it.
+ifneq ($(FUZZ),)
+CFLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed \
+          -DSLUICE_SANITIZE -fsanitize=fuzzer-no-link,address,undefined
+LDSAN  := -fsanitize=fuzzer,address,undefined
+endif
 ifneq ($(WERROR),)
 WARN   += -Werror
 endif
@@ -46,7 +53,9 @@ TRAINER_SRC := $(filter-out trainer/main.c,$(wildcard trainer/*.c trainer/blocks
 TOOLS_SRC   := $(filter-out tools/sluice.c tools/scribe_main.c,$(wildcard tools/*.c))
 TEST_SRC    := $(wildcard tests/test_*.c)
 BENCH_SRC   := $(wildcard tests/bench_*.c)
-TEST_LIB    := $(filter-out $(TEST_SRC) $(BENCH_SRC),$(wildcard tests/*.c))
+FUZZ_MAIN   := tests/fuzz/libfuzzer.c
+TEST_LIB    := $(filter-out $(TEST_SRC) $(BENCH_SRC) tests/slowfs.c,$(wildcard tests/*.c)) \
+               $(filter-out $(FUZZ_MAIN),$(wildcard tests/fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 LIB_CONTROL := -lzmq -lyaml
@@ -82,9 +91,10 @@ BINS     := $(addprefix $(BUILD)/bin/,$(PROGRAMS))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
 BENCHES  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_SRC))
 FORMAT   := $(wildcard shm/*.[ch] control/*.[ch] loader/*.[ch] kernels/*.[ch] kernels/*/*.[ch] \
-              kernels/cuda/*.cu trainer/*.[ch] trainer/blocks/*.[ch] tools/*.[ch] tests/*.[ch])
+              kernels/cuda/*.cu trainer/*.[ch] trainer/blocks/*.[ch] tools/*.[ch] tests/*.[ch] \
+              tests/*/*.[ch])
 
-.PHONY: all run tests test bench setup install clean check-format format
+.PHONY: all run tests test bench fuzz soak setup install clean check-format format
 all: $(BINS)
 
 setup:
@@ -95,12 +105,27 @@ run: setup
 	@$(MAKE) --no-print-directory $(jobs) all
 	@tools/run.sh $(BUILD)
 test: setup
-	@$(MAKE) --no-print-directory $(jobs) all tests
+	@$(MAKE) --no-print-directory $(jobs) all tests $(BUILD)/soak
+	@$(MAKE) --no-print-directory $(jobs) BUILD=$(BUILD)-kill KILL_POINTS=1 all $(BUILD)-kill/tests/test_ring_rewind
 	@tests/run.sh $(BUILD)
-tests: $(TESTS)
+tests: $(TESTS) $(BUILD)/tests/slowfs $(BUILD)/poorly $(BUILD)/wallclock.so
 bench: $(BENCHES)
 bench-%: $(BUILD)/tests/bench_%
 	@$<
+
+# Each target for SECONDS, on every CPU; tests/fuzz/run.sh ends with a table and fails with a finding.
+SECONDS ?= 60
+CLANG   ?= $(or $(shell command -v clang 2>/dev/null),$(shell command -v clang-14 2>/dev/null))
+fuzz: fuzz-all
+fuzz-%:
+	@[ -n "$(CLANG)" ] || { echo "make fuzz needs clang, for its libFuzzer; make test runs the same targets without it"; exit 1; }
+	@$(MAKE) --no-print-directory $(jobs) BUILD=$(BUILD)/fuzz CC="$(CLANG)" FUZZ=1 CUDA=0 $(BUILD)/fuzz/fuzz
+	@tests/fuzz/run.sh $(BUILD)/fuzz $(SECONDS) $(filter-out all,$*)
+
+# Kills, stops, scalings and resumes for MINUTES; SEED repeats what was done; TMPDIR should have 1 GB.
+MINUTES ?= 60
+soak: all $(BUILD)/soak
+	@tests/soak/run.sh $(BUILD) $(MINUTES) $(SEED)
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -136,6 +161,16 @@ $(BUILD)/bin/sluice-scribe: $(call obj,tools/scribe_main.c) $(TOOLS) $(CONTROL) 
 $(BUILD)/lib/libtests.a: $(call obj,$(TEST_LIB))
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(BUILD)/lib/libtests.a $(TOOLS) $(LOADER) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
 	$(link) $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) -lcmocka $(LIB_SYS)
+$(BUILD)/fuzz: $(call obj,$(FUZZ_MAIN)) $(BUILD)/lib/libtests.a $(TOOLS) $(LOADER) $(TRAINER) $(CONTROL) $(SHM) $(KERNELS)
+	$(link) $(LIB_CONTROL) $(LIB_LOADER) $(LIB_KERNELS) -lcmocka $(LIB_SYS)
+$(BUILD)/soak: $(call obj,$(wildcard tests/soak/*.c))
+	$(link)
+$(BUILD)/poorly: $(call obj,tests/poor/poorly.c)
+	$(link)
+$(BUILD)/wallclock.so: tests/poor/wallclock.c
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(STD) $(WARN) -O2 -shared -fPIC -o $@ $< -ldl
 .SECONDARY:
 
 install: all

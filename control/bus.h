@@ -24,6 +24,9 @@ typedef struct {
     const void *frame;
 } bus_message_t;
 
+/* Whether ZeroMQ can work here, tried at a place beside the endpoint by a child process: libzmq ends
+ * the process that it cannot work in. ERR_ENV names what is refused. */
+int bus_trial(const char *endpoint);
 int bus_listen(const char *endpoint, bus_t **bus); /* ROUTER: ipc://@sluice-<random> */
 int bus_connect(const char *endpoint, const char *identity, bus_t **bus); /* DEALER */
 int bus_publisher(const char *endpoint, bus_t **bus);                     /* PUB */

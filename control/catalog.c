@@ -113,7 +113,7 @@ static int check_rest(const catalog_head_t *head)
             return damaged("a class name lies outside its texts");
     for (uint64_t i = 0; i < head->issues.count; i++)
         if (!string_fits(head, issues[i].path) || !string_fits(head, issues[i].reason) ||
-            issues[i].kind > CATALOG_WARNED || issues[i].split >= CATALOG_SPLITS)
+            issues[i].kind > CATALOG_DECODER || issues[i].split >= CATALOG_SPLITS)
             return damaged("a remark lies outside its texts");
     return 0;
 }

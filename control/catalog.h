@@ -38,7 +38,8 @@ typedef struct {
 /* Something the user should know of the data set, found by the scan. */
 typedef enum {
     CATALOG_DROPPED = 0, /* image or label unusable: left out */
-    CATALOG_WARNED,      /* used, with a remark (decoder warning, duplicate rows) */
+    CATALOG_WARNED,      /* used, with a remark (duplicate rows) */
+    CATALOG_DECODER,     /* used although its decoder warned; the sample's `warned` is 1 */
 } catalog_issue_kind_t;
 typedef struct {
     uint64_t path, reason; /* string offsets */

@@ -107,10 +107,10 @@ int catalog_builder_sample(catalog_builder_t *b, catalog_split_t split, const ch
         (rc = table_add(&b->points, points, n_points, &first_point)) < 0 ||
         (rc = table_add(&b->labels, labels, n_labels, &first_label)) < 0)
         return rc;
-    catalog_label_t *added = (catalog_label_t *)b->labels.items + first_label;
     for (uint32_t i = 0; i < n_labels; i++) {
-        assert(added[i].n_points == 0 || added[i].first_point + added[i].n_points <= n_points);
-        added[i].first_point = added[i].n_points ? added[i].first_point + (uint32_t)first_point : 0;
+        catalog_label_t *l = (catalog_label_t *)b->labels.items + first_label + i;
+        assert(l->n_points == 0 || l->first_point + l->n_points <= n_points);
+        l->first_point = l->n_points ? l->first_point + (uint32_t)first_point : 0;
     }
     s.first_label = (uint32_t)first_label;
     s.n_labels = n_labels;

@@ -1,11 +1,11 @@
 #include "control/coordinator.h"
 
 #include "control/coordinator_state.h"
+#include "control/machine.h"
 
 #include "shm/err.h"
 #include "shm/futex.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { OUTBOX_SOFT = 8 << 20, OUTBOX_HARD = 64 << 20 };
@@ -30,20 +30,28 @@ const char *run_state_name(run_state_t state)
     return names[state];
 }
 
-/* Commands find the run by what is written here; a run without it trains all the same. */
-static void register_run(coordinator_t *c)
+/* Nobody is needed to watch. */
+static void open_watch(coordinator_t *c)
+{
+    snprintf(c->watch, sizeof c->watch, "%s-watch", c->endpoint);
+    if (bus_publisher(c->watch, &c->watchers) < 0) {
+        run_note(c, LOG_WARN, "sluice status --follow will not see this run: %s", err_text());
+        c->watch[0] = '\0';
+    }
+}
+
+/* A run that cannot be listed trains all the same. */
+void run_register(coordinator_t *c)
 {
     registry_entry_t e;
+    if (c->registered)
+        return;
+    c->registered = 1;
     memset(&e, 0, sizeof e);
     e.pid = getpid();
     snprintf(e.endpoint, sizeof e.endpoint, "%s", c->endpoint);
     snprintf(e.token, sizeof e.token, "%s", c->token);
-    /* Nor does it need anyone to watch. */
-    snprintf(c->watch, sizeof c->watch, "%s-watch", c->endpoint);
-    if (bus_publisher(c->watch, &c->watchers) < 0)
-        run_note(c, LOG_WARN, "sluice status --follow will not see this run: %s", err_text());
-    else
-        snprintf(e.watch, sizeof e.watch, "%s", c->watch);
+    snprintf(e.watch, sizeof e.watch, "%s", c->watch);
     if (registry_add(&e, &c->registry) < 0)
         run_note(c, LOG_WARN, "sluice status will not find this run: %s", err_text());
 }
@@ -72,7 +80,9 @@ static void begin_state(coordinator_t *c)
             rc = proc_start(c, proc_scan(c));
         break;
     case RUN_STOPPING:
-        proc_stop(c, BOARD_TRAINER, WIRE_STOP_USER, c->options.stop_deadline);
+        c->stop_until_ns = c->state_ns + (uint64_t)(run_stop_seconds(c) * 1e9);
+        proc_stop(c, BOARD_TRAINER, c->gave_up ? WIRE_STOP_NO_DATA : WIRE_STOP_USER,
+                  run_stop_seconds(c));
         supervise_continue(&proc_scribe(c)->child); /* the checkpoint is its to write */
         break;
     case RUN_LEAVING:
@@ -89,10 +99,23 @@ static void begin_state(coordinator_t *c)
         run_fail(c, rc, "%s", err_text());
 }
 
+/* What a run that gave up leaves to go on from. */
+static void add_resume(coordinator_t *c)
+{
+    size_t n = strlen(c->text);
+    if (c->weights_saved || c->resumed)
+        snprintf(c->text + n, sizeof c->text - n,
+                 "; when that is mended, resume=%s goes on from the last checkpoint", c->run_dir);
+    else
+        snprintf(c->text + n, sizeof c->text - n, "; there is no checkpoint yet");
+}
+
 /* A stop that came before the last epoch's end is one; a run that got there is done. ERR_STOPPED
  * promises that there is a checkpoint to go on from. */
 static void judge_end(coordinator_t *c)
 {
+    if (c->gave_up)
+        add_resume(c);
     if (c->code < 0 || c->stopped_early || c->first_epoch + c->epochs_done >= c->plan.epochs)
         return;
     const proc_t *rank0 = proc_trainer(c, 0);
@@ -135,6 +158,24 @@ void run_enter(coordinator_t *c, run_state_t state)
     begin_state(c);
 }
 
+/* The run's reason and its event. 0 when there was a reason before: what a failure brings down has
+ * its say in the events only. */
+static int note_failure(coordinator_t *c, int code, const char *text)
+{
+    event_t e;
+    int first = c->code == 0 || c->code == ERR_STOPPED;
+    event_begin(&e, first ? "failure" : "after-failure");
+    json_key_string(&e.json, first ? "why" : "what", text);
+    if (first)
+        json_key_string(&e.json, "state", run_state_name(c->state));
+    event_end(c, &e);
+    if (!first)
+        return 0;
+    c->code = code < 0 ? code : ERR_FAILED;
+    snprintf(c->text, sizeof c->text, "%s", text);
+    return 1;
+}
+
 void run_fail(coordinator_t *c, int code, const char *fmt, ...)
 {
     char text[sizeof c->text];
@@ -142,21 +183,9 @@ void run_fail(coordinator_t *c, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (c->code < 0 && c->code != ERR_STOPPED) {
-        /* What a failure brings down has its say in the events only. */
-        event_t also;
-        event_begin(&also, "after-failure");
-        json_key_string(&also.json, "what", text);
-        event_end(c, &also);
+    /* A run that gave up is brought to its end by whatever fails behind that. */
+    if (!note_failure(c, code, text) && !c->gave_up)
         return;
-    }
-    c->code = code < 0 ? code : ERR_FAILED;
-    memcpy(c->text, text, sizeof c->text);
-    event_t e;
-    event_begin(&e, "failure");
-    json_key_string(&e.json, "why", text);
-    json_key_string(&e.json, "state", run_state_name(c->state));
-    event_end(c, &e);
     if (c->hub) {
         /* Release with the bell: whoever wakes sees the word; partner: acquire loads of the bell.
          */
@@ -167,25 +196,83 @@ void run_fail(coordinator_t *c, int code, const char *fmt, ...)
     run_enter(c, RUN_LEAVING);
 }
 
-void run_interrupt(coordinator_t *c, const char *who)
+double run_stop_seconds(coordinator_t *c)
+{
+    double longest = 0;
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        const board_page_t *page = board_page(c->board, proc_trainer(c, r)->page);
+        uint64_t n = atomic_load_explicit(&page->steps_done, memory_order_relaxed);
+        double all = (double)atomic_load_explicit(&page->step_ns, memory_order_relaxed) / 1e9;
+        if (n && all / (double)n > longest)
+            longest = all / (double)n;
+    }
+    /* A quarter more than the usual step: it may be a slow one. */
+    double step = longest * 1.25;
+    return step > c->options.stop_deadline ? step + RUN_CHECKPOINT_S : c->options.stop_deadline;
+}
+
+static void tell_stop(coordinator_t *c, const char *who)
 {
     event_t e;
-    c->interrupts++;
     event_begin(&e, "stop");
     json_key_string(&e.json, "by", who);
     json_key_int(&e.json, "times", c->interrupts);
     event_end(c, &e);
+}
+
+static void end_at_once(coordinator_t *c, const char *who)
+{
+    run_note(c, LOG_WARN, "%s: everything is ended at once", who);
+    c->interrupts = 2;
+    if (c->code == 0 || c->code == ERR_STOPPED) {
+        c->code = ERR_FAILED;
+        snprintf(c->text, sizeof c->text, "ended at once by %s, without a checkpoint%s%s", who,
+                 c->weights_saved || c->resumed ? "; the last one is whole: resume=" : "",
+                 c->weights_saved || c->resumed ? c->run_dir : "");
+    }
+    run_enter(c, RUN_LEAVING);
+    c->deadline_ns = clock_ns() + RUN_UNKILLABLE_S * 1000000000ull;
+    proc_kill(c, 1);
+}
+
+void run_interrupt_now(coordinator_t *c, const char *who)
+{
+    c->interrupts++;
+    c->user_stop = 1;
+    tell_stop(c, who);
+    end_at_once(c, who);
+}
+
+void run_give_up(coordinator_t *c, int code, const char *fmt, ...)
+{
+    char text[sizeof c->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (c->state == RUN_STOPPING && c->code == 0) {
+        /* It is being stopped anyway, and only has no data to wait for. */
+        run_note(c, LOG_WARN, "%s", text);
+        proc_stop(c, BOARD_TRAINER, WIRE_STOP_NO_DATA, run_stop_seconds(c));
+        return;
+    }
+    if (c->config->digest_only || c->state != RUN_TRAINING || c->code < 0) {
+        run_fail(c, code, "%s", text);
+        return;
+    }
+    note_failure(c, code, text);
+    c->gave_up = 1;
+    run_note(c, LOG_ERROR, "%s; stopping after a checkpoint", text);
+    run_enter(c, RUN_STOPPING);
+}
+
+void run_interrupt(coordinator_t *c, const char *who)
+{
+    c->interrupts++;
+    tell_stop(c, who);
     int waiting = c->state == RUN_LEAVING && clock_ns() - c->state_ns > RUN_LEAVE_S * 1000000000ull;
     if (c->interrupts > 1 || waiting) {
-        run_note(c, LOG_WARN, "%s: everything is ended at once", who);
-        c->interrupts = 2;
-        if (c->code == 0 || c->code == ERR_STOPPED) {
-            c->code = ERR_FAILED;
-            snprintf(c->text, sizeof c->text, "ended at once by %s, without a checkpoint", who);
-        }
-        run_enter(c, RUN_LEAVING);
-        c->deadline_ns = clock_ns() + 3000000000ull;
-        proc_kill(c, 1);
+        end_at_once(c, who);
         return;
     }
     c->user_stop = 1;
@@ -195,13 +282,15 @@ void run_interrupt(coordinator_t *c, const char *who)
         run_note(c, LOG_INFO,
                  "%s: finishing the step and writing a checkpoint (at most %g s); another Ctrl-C "
                  "ends at once",
-                 who, c->options.stop_deadline);
+                 who, run_stop_seconds(c));
         run_enter(c, RUN_STOPPING);
         return;
     }
-    c->code = ERR_FAILED;
-    snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
-             c->config->digest_only ? "" : " before training began: there is no checkpoint");
+    if (c->code == 0) {
+        c->code = ERR_FAILED;
+        snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
+                 c->config->digest_only ? "" : " before training began: there is no checkpoint");
+    }
     run_enter(c, RUN_LEAVING);
     proc_kill(c, 0);
 }
@@ -219,24 +308,6 @@ static int make_names(coordinator_t *c)
     return 0;
 }
 
-/* Four descriptors a process: a run with hundreds of loaders needs more than the usual soft limit.
- * Where the hard limit is too low, the start that meets it says so; below the least, libzmq would
- * abort. */
-static int raise_descriptor_limit(void)
-{
-    const rlim_t enough = 16384, least = 64;
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= enough)
-        return 0;
-    files.rlim_cur = files.rlim_max < enough ? files.rlim_max : enough;
-    if (files.rlim_cur < least)
-        return err_set(ERR_ENV, "only %llu files may be open at once; a run needs %llu: ulimit -n",
-                       (unsigned long long)files.rlim_cur, (unsigned long long)least);
-    if (setrlimit(RLIMIT_NOFILE, &files) != 0)
-        log_line(LOG_INFO, "the limit on open files stays as it is: %s", strerror(errno));
-    return 0;
-}
-
 static int make_memfd(const char *name, int *fd)
 {
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -249,7 +320,8 @@ static int begin(coordinator_t *c)
     CHECK_GOTO(resume_absolute(&c->options, c->config->digest_only), rc, fail);
     CHECK_GOTO(make_names(c), rc, fail);
     CHECK_GOTO(loop_signals(c), rc, fail);
-    CHECK_GOTO(raise_descriptor_limit(), rc, fail);
+    CHECK_GOTO(machine_prepare(), rc, fail);
+    CHECK_GOTO(bus_trial(c->endpoint), rc, fail);
     CHECK_GOTO(bus_listen(c->endpoint, &c->bus), rc, fail);
     CHECK_GOTO(outbox_new(OUTBOX_SOFT, OUTBOX_HARD, &c->outbox), rc, fail);
     CHECK_GOTO(board_create(RUN_PROCESSES, &c->board, &c->board_fd), rc, fail);
@@ -262,10 +334,18 @@ static int begin(coordinator_t *c)
         return err_set(ERR_ENV, "no memory for the table of processes");
     proc_init(c);
     CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
-    register_run(c);
+    open_watch(c);
     return 0;
 fail:
     return rc;
+}
+
+/* What came too late would end the process by the signal, and not with its exit status. */
+static void drain_signals(const coordinator_t *c)
+{
+    struct signalfd_siginfo s;
+    while (read(c->signal_fd, &s, sizeof s) == (ssize_t)sizeof s)
+        ;
 }
 
 static void end(coordinator_t *c)
@@ -281,6 +361,7 @@ static void end(coordinator_t *c)
     bus_close(&c->bus);
     outbox_free(&c->outbox);
     ledger_free(&c->ledger);
+    warned_fini(&c->warned);
     for (uint32_t r = 0; r < WIRE_RANKS; r++) {
         if (c->rings[r])
             ring_close(&c->rings[r]);
@@ -291,13 +372,15 @@ static void end(coordinator_t *c)
         catalog_close(&c->catalog);
     if (c->board)
         board_close(&c->board);
+    if (c->signal_fd >= 0) {
+        drain_signals(c);
+        sigprocmask(SIG_SETMASK, &c->old_mask, NULL);
+    }
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    if (c->signal_fd >= 0)
-        sigprocmask(SIG_SETMASK, &c->old_mask, NULL);
     free(c->procs);
-    free(c->position_digests);
+    free(c->replay);
     free(c);
 }
 
@@ -326,7 +409,10 @@ static void tell_end(coordinator_t *c)
                                .map = c->best_map,
                                .last_map = (double)c->last_epoch.map,
                                .seconds = (double)(clock_ns() - c->start_ns) / 1e9,
-                               .stream = c->stream};
+                               .stream = c->stream,
+                               .left_out = c->left_out,
+                               .bad = c->ledger ? ledger_samples(c->ledger) : 0,
+                               .warned = warned_count(&c->warned)};
     if (c->view->end)
         c->view->end(c->view->user, &s);
 }

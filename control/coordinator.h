@@ -11,10 +11,29 @@
 
 #include "control/catalog.h"
 #include "control/log.h"
+#include "control/needs.h"
 #include "control/options.h"
 #include "control/wire.h"
 #include "shm/arena.h"
 #include "shm/ring.h"
+
+/* What a resume does about one thing: "kept", "changed" or "lost", and what that means. */
+typedef struct {
+    const char *what, *verdict;
+    char text[256];
+} coordinator_resume_row_t;
+enum { COORDINATOR_RESUME_ROWS = 12 };
+/* What is known of both sides. */
+typedef struct {
+    const wire_run_info_t *was; /* from the state */
+    const plan_t *plan;
+    uint32_t threads, ledger; /* of a rank, now; ledger: entries that hold on */
+    int nbs, deterministic;
+    const char *changed; /* options that change the numbers, "" for none */
+} coordinator_resume_t;
+/* The rows of it; pure. Returns how many. */
+uint32_t coordinator_resume_rows(const coordinator_resume_t *r,
+                                 coordinator_resume_row_t rows[COORDINATOR_RESUME_ROWS]);
 
 /* What a run has come to, before its first step. Pointers are valid during the call. */
 typedef struct {
@@ -24,11 +43,13 @@ typedef struct {
     const char *run_dir;
     int resumed;
     uint32_t workers, threads, cpus; /* threads: of each trainer */
-    uint64_t ring_bytes;             /* of one rank */
+    needs_t needs;                   /* of all but the trainers */
     ring_config_t ring;
     arena_budget_t budget;
     uint64_t disk_free;
-    uint64_t memory[WIRE_RANKS]; /* that each trainer holds, from its READY */
+    uint64_t memory[WIRE_RANKS];            /* that each trainer holds, from its READY */
+    const coordinator_resume_row_t *resume; /* n_resume > 0: of a resumed run */
+    uint32_t n_resume;
 } coordinator_table_t;
 
 typedef struct {
@@ -54,7 +75,8 @@ typedef struct {
     int has_map, stopped_early, weights_saved;
     double map50, map, last_map; /* of the best epoch; last: of the last */
     double seconds;
-    uint64_t stream; /* digest runs */
+    uint64_t stream;                /* digest runs */
+    uint32_t left_out, bad, warned; /* files: by the scan, in training, used with a warning */
 } coordinator_summary_t;
 
 /* Any may be NULL. */
@@ -67,6 +89,8 @@ typedef struct {
     void (*epoch)(void *user, const wire_epoch_end_t *e);
     /* An error ends the run: nobody needs digests that cannot be written. */
     int (*batch)(void *user, const coordinator_batch_t *b);
+    /* Digest runs: an epoch's training cells together (control/stream.h); errors as above. */
+    int (*stream)(void *user, uint32_t epoch, uint64_t digest);
     void (*end)(void *user, const coordinator_summary_t *s);
 } coordinator_view_t;
 

@@ -1,9 +1,7 @@
 /* sluice digest: the coordinator reads the rings with the trainer's calls and prints what it sees.
  *
- * A batch's digest folds its cells' digests in order of cell. The stream's digest folds, epoch
- * after epoch, the digests of the training cells in order of position, those below n_train only:
- * the last batch wraps around to make itself full, and how far depends on the batch size, which the
- * stream must not.
+ * A batch's digest folds its cells' digests in order of cell. An epoch's is control/stream's, over
+ * its training cells; the stream's chains those of the epochs.
  */
 #include "control/coordinator_state.h"
 
@@ -14,18 +12,12 @@
 
 enum { DIGEST_WAIT_MS = 10, DIGEST_SLICE_NS = 50000000 };
 
-int digest_begin(coordinator_t *c)
+static int end_epoch(coordinator_t *c, uint32_t epoch)
 {
-    c->position_digests = calloc(c->plan.n_train, sizeof *c->position_digests);
-    if (!c->position_digests)
-        return err_set(ERR_ENV, "no memory for the digests of %u images", c->plan.n_train);
-    return 0;
-}
-
-static void fold_epoch(coordinator_t *c)
-{
-    for (uint32_t i = 0; i < c->plan.n_train; i++)
-        c->stream = wire_mix(c->stream, c->position_digests[i]);
+    uint64_t digest = stream_value(&c->epoch_digest);
+    c->stream = stream_chain(c->stream, &c->epoch_digest);
+    c->epoch_digest = (stream_digest_t){0, 0};
+    return c->view->stream ? c->view->stream(c->view->user, epoch, digest) : 0;
 }
 
 /* The cell is the one that the plan asks for; anything else would make the digests worthless. */
@@ -62,8 +54,8 @@ static int read_batch(coordinator_t *c, const plan_batch_t *b, uint32_t rank)
         rc = check_cell(m, b, position);
         out.digest = wire_mix(out.digest, m->digest);
         samples[i] = m->sample;
-        if (b->phase == PLAN_TRAIN && position < c->plan.n_train)
-            c->position_digests[position] = m->digest;
+        if (b->phase == PLAN_TRAIN)
+            stream_fold(&c->epoch_digest, position, c->plan.n_train, m->digest);
     }
     if (rc == 0 && cells && c->view->batch)
         rc = c->view->batch(c->view->user, &out);
@@ -72,17 +64,16 @@ static int read_batch(coordinator_t *c, const plan_batch_t *b, uint32_t rank)
 }
 
 /* The next rank's turn; behind the last rank the next batch's. */
-static void advance(coordinator_t *c, const plan_batch_t *b)
+static int advance(coordinator_t *c, const plan_batch_t *b)
 {
     ring_t *ring = c->rings[c->digest_rank];
     plan_batch_t opened = plan_locate(&c->plan, c->digest_seq + c->ring_config.depth);
     ring_release(ring, c->digest_seq, plan_cells(&c->plan, &opened, c->digest_rank));
     if (++c->digest_rank < c->ranks)
-        return;
+        return 0;
     c->digest_rank = 0;
     c->digest_seq++;
-    if (b->phase == PLAN_TRAIN && b->step + 1 == b->steps)
-        fold_epoch(c);
+    return b->phase == PLAN_TRAIN && b->step + 1 == b->steps ? end_epoch(c, b->epoch) : 0;
 }
 
 void digest_pump(coordinator_t *c)
@@ -98,10 +89,11 @@ void digest_pump(coordinator_t *c)
         if (!ring_wait_batch(c->rings[c->digest_rank], c->digest_seq, DIGEST_WAIT_MS))
             return;
         int rc = read_batch(c, &b, c->digest_rank);
+        if (rc == 0)
+            rc = advance(c, &b);
         if (rc < 0) {
             run_fail(c, rc, "%s", err_text());
             return;
         }
-        advance(c, &b);
     }
 }

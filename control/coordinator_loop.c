@@ -1,6 +1,7 @@
 /* The one poll loop. Nothing in it waits for longer than a tick, and everything that waits for
  * something has a deadline that is looked at here. */
 #include "control/coordinator_state.h"
+#include "control/held.h"
 
 #include "shm/err.h"
 #include "shm/futex.h"
@@ -17,6 +18,7 @@ enum {
     LOOP_REMARK_S = 30,        /* between remarks on something that takes long */
     LOOP_SCRIBE_S = 600,       /* for the scribe to write what is left at the end */
     LOOP_ECHO_MS = 400,        /* nobody presses Ctrl-C twice as fast and means it */
+    LOOP_SLOW_S = 10,          /* for one thing to be written; then it is said */
 };
 
 int loop_signals(coordinator_t *c)
@@ -77,7 +79,7 @@ static void wait_for_news(coordinator_t *c, struct pollfd *fds, int timeout_ms)
 /* A coordinator that was itself stopped starts its deadlines anew (design 6). */
 static void shift_deadlines(coordinator_t *c, uint64_t by)
 {
-    uint64_t *own[] = {&c->deadline_ns, &c->note_ns, &c->scan_beat_ns};
+    uint64_t *own[] = {&c->deadline_ns, &c->note_ns, &c->scan_beat_ns, &c->stop_until_ns};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (*own[i])
             *own[i] += by;
@@ -142,17 +144,82 @@ static void watch_scan(coordinator_t *c, uint64_t now)
     }
 }
 
-/* Only the kernel can hold a process that was killed a while ago: it is named and left to the
- * kernel. */
-static void give_up(coordinator_t *c, proc_t *p)
+/* Storage that takes long over one thing is named, and that nobody waits for it but the scribe. */
+static void watch_scribe(coordinator_t *c, uint64_t now)
 {
+    const proc_t *p = proc_scribe(c);
+    const board_page_t *page = board_page(c->board, p->page);
+    uint32_t phase = atomic_load_explicit(&page->phase, memory_order_relaxed);
+    uint64_t since = atomic_load_explicit(&page->since_ns, memory_order_relaxed);
+    int busy = p->state == PROC_JOINED && (phase == BOARD_CHECKPOINT || phase == BOARD_WRITING);
+    if (c->slow_ns && (!busy || since != c->slow_ns)) {
+        if (p->state == PROC_JOINED)
+            run_note(c, LOG_INFO, "the storage of %s answers again, after %.0f s", c->run_dir,
+                     (double)(now - c->slow_ns) / 1e9);
+        c->slow_ns = 0;
+    }
+    if (!busy || c->state == RUN_LEAVING || now - since < LOOP_SLOW_S * 1000000000ull ||
+        now < since || (c->slow_ns && now - c->slow_note_ns < LOOP_REMARK_S * 1000000000ull))
+        return;
+    c->slow_ns = since;
+    c->slow_note_ns = now;
     run_note(c, LOG_WARN,
-             "%s (pid %d) was killed and does not end: the kernel holds it, most often in "
-             "storage that does not answer",
-             p->name, (int)p->child.pid);
-    p->state = PROC_NONE;
-    supervise_close(&p->child);
-    p->child.pid = 0;
+             "the storage of %s is slow or does not answer: the scribe (pid %d) has been writing "
+             "%s for %.0f s, %zu messages wait for it; %s",
+             c->run_dir, (int)p->child.pid,
+             phase == BOARD_CHECKPOINT ? "a checkpoint" : "a line of a log",
+             (double)(now - since) / 1e9, outbox_waiting(c->outbox),
+             c->state == RUN_STOPPING ? "the stop waits for it too" : "training goes on");
+}
+
+/* Only the kernel can hold a process that was killed a while ago: it is named, and left to the
+ * kernel when nothing of it can hurt any more (control/held.h). */
+static void look_at_held(coordinator_t *c, proc_t *p)
+{
+    held_state_t seen;
+    int inert = held_look("", p->child.pid, &seen) == 0 && held_inert(&seen);
+    p->inert = inert ? p->inert + 1 : 0;
+    held_case_t h = {.loader = p->kind == BOARD_LOADER,
+                     .leaving = c->state == RUN_LEAVING,
+                     .told = p->stuck_told,
+                     .inert = p->inert,
+                     .held = c->held};
+    held_action_t action = held_decide(&h);
+    if (action == HELD_WAIT)
+        return;
+    p->stuck_told = 1;
+    if (action == HELD_FAIL) {
+        run_fail(c, ERR_FAILED,
+                 "%u loaders were killed and do not end: the kernel holds them%s%s, most often in "
+                 "storage that does not answer",
+                 c->held + 1, seen.where[0] ? " in " : "", seen.where);
+        return;
+    }
+    run_note(c, LOG_WARN,
+             "%s (pid %d) was killed and does not end: the kernel holds it%s%s, most often in "
+             "storage that does not answer%s",
+             p->name, (int)p->child.pid, seen.where[0] ? " in " : "", seen.where,
+             action == HELD_RETURN    ? "; others make its unfinished images"
+             : h.loader && !h.leaving ? "; its unfinished images wait for that"
+                                      : "");
+    if (action != HELD_SAY)
+        proc_leave_held(c, p);
+}
+
+/* A rank that has not left in a stop's time: it waits for the storage, or it is stuck itself. */
+static void stop_failed(coordinator_t *c, const proc_t *p, uint64_t now)
+{
+    const proc_t *scribe = proc_scribe(c);
+    double took = (double)(now - c->state_ns) / 1e9;
+    const char *rest = c->weights_saved || c->resumed ? "; the checkpoint before it is whole" : "";
+    if (c->snapshots_pending > 0 && scribe->state != PROC_NONE)
+        run_fail(c, ERR_FAILED,
+                 "the checkpoint was not written within %.0f s (stop_deadline): the storage of %s "
+                 "does not answer%s",
+                 took, c->run_dir, rest);
+    else
+        run_fail(c, ERR_FAILED, "%s did not checkpoint within %.0f s (stop_deadline)%s", p->name,
+                 took, rest);
 }
 
 static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
@@ -161,26 +228,18 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
         return;
     p->deadline_ns = now + RUN_UNKILLABLE_S * 1000000000ull;
     if (p->kill_sent) {
-        if (c->state == RUN_LEAVING) {
-            give_up(c, p);
-        } else if (!p->stuck_told) {
-            /* Not seen dead, so not fenced: its cells may still be written to. */
-            p->stuck_told = 1;
-            run_note(c, LOG_WARN,
-                     "%s (pid %d) was killed and does not end: the kernel holds it, most often in "
-                     "storage that does not answer; its unfinished images wait for that",
-                     p->name, (int)p->child.pid);
-        }
+        look_at_held(c, p);
         return;
     }
     if (p->kind == BOARD_LOADER || p->stop_wanted || c->state == RUN_LEAVING) {
         /* A loader is replaced, a process that was told to leave has had its time. */
         if (p->kind == BOARD_TRAINER && c->state == RUN_STOPPING)
-            run_fail(c, ERR_FAILED, "%s did not checkpoint within the %g s of stop_deadline",
-                     p->name, c->options.stop_deadline);
-        if (p->kind == BOARD_SCRIBE && c->run_dir[0])
-            run_fail(c, ERR_FAILED, "the storage of %s took longer than %d s: not all was written",
-                     c->run_dir, LOOP_SCRIBE_S);
+            stop_failed(c, p, now);
+        if (p == proc_scribe(c) && c->run_dir[0])
+            run_fail(c, ERR_FAILED,
+                     "the storage of %s did not take what was left to write within %.0f s: not all "
+                     "is there",
+                     c->run_dir, (double)(now - c->scribe_told_ns) / 1e9);
         supervise_kill(&p->child);
         p->kill_sent = 1;
         return;
@@ -213,9 +272,14 @@ static void stop_scribe(coordinator_t *c, proc_t *p, uint64_t now)
     wire_begin(&stop, WIRE_STOP, sizeof stop);
     c->scribe_told_stop = 1;
     p->stop_wanted = p->stop_sent = WIRE_STOP_DONE + 1;
-    /* Before there is a run directory there is nothing to write, only storage to wait for. */
-    p->deadline_ns = now + (c->run_dir[0] ? LOOP_SCRIBE_S : RUN_LEAVE_S) * 1000000000ull;
-    c->note_ns = now;
+    /* Before there is a run directory there is nothing to write, only storage to wait for. Who stops
+     * a run has been told how long that takes. */
+    p->deadline_ns = now + RUN_LEAVE_S * 1000000000ull;
+    if (c->run_dir[0] && !c->user_stop)
+        p->deadline_ns = now + LOOP_SCRIBE_S * 1000000000ull;
+    else if (c->stop_until_ns > p->deadline_ns)
+        p->deadline_ns = c->stop_until_ns;
+    c->note_ns = c->scribe_told_ns = now;
     supervise_continue(&p->child);
     outbox_push(c->outbox, &stop, sizeof stop, 0);
 }
@@ -226,7 +290,8 @@ static void leave_scribe(coordinator_t *c, uint64_t now)
     proc_t *p = proc_scribe(c);
     tell_end_event(c);
     if (p->state == PROC_NONE) {
-        run_enter(c, RUN_OVER);
+        if (proc_sweep(c)->state == PROC_NONE)
+            run_enter(c, RUN_OVER);
         return;
     }
     if (p->state == PROC_STARTED && !p->kill_sent) {
@@ -270,6 +335,7 @@ static void tick(coordinator_t *c)
         shift_deadlines(c, since);
     announce(c);
     watch_scan(c, now);
+    watch_scribe(c, now);
     proc_scale_loaders(c);
     for (uint32_t i = 0; i < RUN_PROCESSES; i++)
         process_deadline(c, &c->procs[i], now);
@@ -278,6 +344,7 @@ static void tick(coordinator_t *c)
         run_note(c, LOG_WARN, "the run directory is not there yet: does the storage of %s answer?",
                  c->options.resume[0] ? c->options.resume : c->options.project);
     }
+    checkpoint_tick(c, now);
     leave(c, now);
 }
 

@@ -47,6 +47,7 @@ static void on_hello(coordinator_t *c, const bus_message_t *m)
                  c->config->bin_dir, h.build, wire_build());
         return;
     }
+    run_register(c);
     p->state = PROC_JOINED;
     p->since_ns = clock_ns();
     if (!p->stop_wanted)
@@ -66,6 +67,7 @@ static void on_run_info(coordinator_t *c, const bus_message_t *m)
     c->disk_free = info->free_bytes;
     c->resumed = (int)info->resumed;
     c->first_epoch = info->resumed ? info->next_epoch : 0;
+    c->was = *info;
     if (info->finished) {
         run_fail(c, ERR_CONFIG,
                  "the run in %s is finished: there is nothing to resume; "
@@ -102,11 +104,15 @@ static void on_ack(coordinator_t *c, const proc_t *p, const wire_epoch_ack_t *a)
              p->name, a->epoch + 1, (unsigned long long)a->agreement, (unsigned long long)ours);
 }
 
-static void on_ready(coordinator_t *c, proc_t *p)
+static void on_ready(coordinator_t *c, proc_t *p, const void *frame)
 {
+    size_t bytes;
+    const char *text = wire_text(frame, &bytes);
     if (p->ready)
         return;
     p->ready = 1;
+    if (bytes > 0)
+        run_note(c, LOG_INFO, "%.*s", (int)bytes, text);
     if (!p->stop_wanted)
         p->deadline_ns = 0;
     for (uint32_t r = 0; r < c->ranks; r++)
@@ -131,6 +137,18 @@ static void on_progress(coordinator_t *c, const proc_t *p, const wire_progress_t
             out.wait_share = c->progress[r].wait_share;
     }
     c->view->progress(c->view->user, &out);
+}
+
+/* Comparable only when it is of all cells: a run that was resumed with digest=True in the middle of
+ * an epoch has seen a part. */
+static void event_stream(event_t *e, const coordinator_t *c, const wire_epoch_end_t *m)
+{
+    char digest[24];
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)stream_value(&m->stream));
+    if (m->stream.count == c->plan.n_train)
+        json_key_string(&e->json, "stream", digest);
+    else
+        json_key_uint(&e->json, "stream_of_images", m->stream.count);
 }
 
 static void on_epoch_end(coordinator_t *c, const wire_epoch_end_t *m)
@@ -159,6 +177,8 @@ static void on_epoch_end(coordinator_t *c, const wire_epoch_end_t *m)
         json_key_bool(&e.json, "best", m->is_best != 0);
     }
     json_key_bool(&e.json, "early_stop", m->early_stop != 0);
+    if (m->stream.count)
+        event_stream(&e, c, m);
     event_end(c, &e);
     if (c->view->epoch)
         c->view->epoch(c->view->user, m);
@@ -178,6 +198,7 @@ static void on_snapshot(coordinator_t *c, const proc_t *p, const bus_message_t *
     wire_begin(&no, WIRE_SAVED, sizeof no);
     no.epoch = image->epoch;
     no.slot = image->slot;
+    no.number = image->number;
     no.status = ERR_TIMEOUT;
     memcpy(no.path, image->path, sizeof no.path);
     snprintf(no.text, sizeof no.text, "the scribe does not write: %.400s", err_text());
@@ -201,82 +222,21 @@ static void on_saved(coordinator_t *c, const bus_message_t *m)
         json_key_string(&e.json, "why", s->text);
     event_end(c, &e);
     /* What counts at the end is every file of the newest checkpoint. */
-    if (s->epoch != c->checkpoint_epoch)
+    if (s->number != c->checkpoint_number)
         c->checkpoint_failed = 0;
-    c->checkpoint_epoch = s->epoch;
-    c->checkpoint_failed |= s->status < 0;
-    if (s->status < 0) {
+    c->checkpoint_number = s->number;
+    if (s->status < 0 && !c->checkpoint_failed) {
+        /* Once a checkpoint: its other files fare alike. */
+        c->checkpoint_failed = 1;
         snprintf(c->checkpoint_text, sizeof c->checkpoint_text, "%s", s->text);
-        run_note(c, LOG_WARN, "the checkpoint of epoch %u was not written: %s; training goes on",
+        run_note(c, LOG_WARN,
+                 "the checkpoint of epoch %u was not written: %s; training goes on, and the next "
+                 "one is tried as ever",
                  s->epoch + 1, s->text);
-    } else {
+    } else if (s->status == 0) {
         c->weights_saved = 1;
     }
     proc_send(c, proc_trainer(c, 0), m->frame, m->bytes);
-}
-
-/* A place in a split's order that no loader has claimed and that none claims before it hears of it:
- * two windows ahead of the trainer that is furthest, for a loader reads its messages before every
- * claim. */
-static ledger_place_t beyond_claims(const coordinator_t *c, uint32_t split)
-{
-    uint64_t seq = 0;
-    for (uint32_t r = 0; r < c->ranks; r++) {
-        uint64_t ahead = ring_tail(c->rings[r]) + 2 * (uint64_t)c->ring_config.depth;
-        seq = ahead > seq ? ahead : seq;
-    }
-    plan_batch_t b = plan_locate(&c->plan, seq);
-    ledger_place_t place = {.epoch = b.epoch};
-    if (b.phase == (split == CATALOG_TRAIN ? PLAN_TRAIN : PLAN_VAL))
-        place.position = plan_position(&c->plan, &b, 0, 0);
-    else if (b.phase == PLAN_VAL) /* an epoch's training comes before its validation */
-        place.epoch++;
-    return place;
-}
-
-static void tell_bad_sample(coordinator_t *c, const wire_bad_sample_t *m, const char *substitute)
-{
-    const char *path =
-        catalog_path(c->catalog, catalog_sample(c->catalog, (catalog_split_t)m->split, m->sample));
-    event_t e;
-    event_begin(&e, "bad-sample");
-    json_key_string(&e.json, "path", path);
-    json_key_string(&e.json, "reason", m->reason);
-    json_key_uint(&e.json, "epoch", m->epoch + 1);
-    json_key_uint(&e.json, "position", m->position);
-    if (substitute)
-        json_key_string(&e.json, "substitute", substitute);
-    event_end(c, &e);
-    run_note(c, LOG_WARN, "bad sample: %s: %s%s", path, m->reason,
-             substitute ? "; another image is used in its place" : "");
-}
-
-static void on_bad_sample(coordinator_t *c, const proc_t *p, const wire_bad_sample_t *m)
-{
-    uint32_t substitute = 0;
-    int rc = err_set(ERR_FAILED, "a bad-sample report before there is a sample list");
-    if (c->ledger) {
-        ledger_place_t beyond = beyond_claims(c, m->split);
-        rc = ledger_report(c->ledger, m, &beyond, &substitute);
-    }
-    if (rc == ERR_FAILED) {
-        log_line(LOG_WARN, "%s: %s", p->name, err_text());
-        return;
-    }
-    if (rc < 0) {
-        char text[1024];
-        snprintf(text, sizeof text, "%s", err_text());
-        tell_bad_sample(c, m, NULL);
-        run_fail(c, rc, "%s", text);
-        return;
-    }
-    if (rc == LEDGER_NEW)
-        tell_bad_sample(
-            c, m,
-            catalog_path(c->catalog,
-                         catalog_sample(c->catalog, (catalog_split_t)m->split, substitute)));
-    for (uint32_t i = 0; i < RUN_LOADERS_MAX; i++)
-        proc_catch_up(c, proc_loader(c, i));
 }
 
 static void on_bye(coordinator_t *c, proc_t *p, const wire_bye_t *m)
@@ -299,7 +259,14 @@ static void on_command(coordinator_t *c, const bus_message_t *m)
         status_answer(c, m->from, &cmd);
 }
 
-static void dispatch(coordinator_t *c, const bus_message_t *m)
+/* An entry of the run that goes on. */
+static void on_replay(coordinator_t *c, const wire_ledger_t *entry)
+{
+    if (c->state == RUN_OPENING && resume_entry(c, entry) < 0)
+        run_fail(c, ERR_ENV, "%s", err_text());
+}
+
+void message_handle(coordinator_t *c, const bus_message_t *m)
 {
     if (m->type == WIRE_HELLO) {
         on_hello(c, m);
@@ -323,10 +290,14 @@ static void dispatch(coordinator_t *c, const bus_message_t *m)
         on_ack(c, p, m->frame);
     else if (m->type == WIRE_RUN_INFO && k == BOARD_SCRIBE)
         on_run_info(c, m);
+    else if (m->type == WIRE_LEDGER && k == BOARD_SCRIBE)
+        on_replay(c, m->frame);
+    else if (m->type == WIRE_CHECKPOINT && k == BOARD_TRAINER && p->index == 0)
+        checkpoint_answered(c, m->frame);
     else if (m->type == WIRE_SAVED && k == BOARD_SCRIBE)
         on_saved(c, m);
     else if (m->type == WIRE_READY && k == BOARD_TRAINER)
-        on_ready(c, p);
+        on_ready(c, p, m->frame);
     else if (m->type == WIRE_PROGRESS && k == BOARD_TRAINER)
         on_progress(c, p, m->frame);
     else if (m->type == WIRE_EPOCH_END && k == BOARD_TRAINER && p->index == 0)
@@ -334,7 +305,9 @@ static void dispatch(coordinator_t *c, const bus_message_t *m)
     else if (m->type == WIRE_SNAPSHOT && k == BOARD_TRAINER)
         on_snapshot(c, p, m);
     else if (m->type == WIRE_BAD_SAMPLE && k == BOARD_LOADER)
-        on_bad_sample(c, p, m->frame);
+        samples_bad(c, p, m->frame);
+    else if (m->type == WIRE_WARNED && k == BOARD_LOADER)
+        samples_warned(c, p, m->frame);
     else if (m->type == WIRE_EVENT) {
         size_t bytes;
         const char *text = wire_text(m->frame, &bytes);
@@ -351,7 +324,7 @@ void message_drain(coordinator_t *c)
     /* A peer that sends without end must not hold up the loop. ZMQ_FD tells of new messages only:
      * what is left here waits for the next tick at most. */
     for (int n = 0; n < DRAIN_MESSAGES && (rc = bus_receive(c->bus, 0, &m)) == 1; n++)
-        dispatch(c, &m);
+        message_handle(c, &m);
     if (rc < 0)
         run_fail(c, rc, "%s", err_text());
 }

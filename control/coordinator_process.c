@@ -1,8 +1,10 @@
 /* Starting processes, and what their ends mean. */
 #include "control/coordinator_state.h"
+#include "control/machine.h"
 
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "shm/killpoint.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -10,7 +12,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { AT_SCRIBE = 0, AT_SCAN = 1, AT_TRAINERS = 2, AT_LOADERS = 2 + WIRE_RANKS };
+enum { AT_SCRIBE = 0, AT_SCAN, AT_SWEEP, AT_TRAINERS, AT_LOADERS = AT_TRAINERS + WIRE_RANKS };
 enum { RESPAWN_FIRST_MS = 50, RESPAWN_MOST_MS = 5000 };
 
 proc_t *proc_scribe(coordinator_t *c)
@@ -21,6 +23,11 @@ proc_t *proc_scribe(coordinator_t *c)
 proc_t *proc_scan(coordinator_t *c)
 {
     return &c->procs[AT_SCAN];
+}
+
+proc_t *proc_sweep(coordinator_t *c)
+{
+    return &c->procs[AT_SWEEP];
 }
 
 proc_t *proc_trainer(coordinator_t *c, uint32_t rank)
@@ -38,14 +45,16 @@ void proc_init(coordinator_t *c)
     for (uint32_t i = 0; i < RUN_PROCESSES; i++) {
         proc_t *p = &c->procs[i];
         p->page = i;
-        p->kind = i == AT_SCRIBE   ? BOARD_SCRIBE
-                  : i == AT_SCAN   ? BOARD_SCAN
-                  : i < AT_LOADERS ? BOARD_TRAINER
-                                   : BOARD_LOADER;
+        p->kind = i == AT_SCRIBE || i == AT_SWEEP ? BOARD_SCRIBE
+                  : i == AT_SCAN                  ? BOARD_SCAN
+                  : i < AT_LOADERS                ? BOARD_TRAINER
+                                                  : BOARD_LOADER;
         p->index = i < AT_TRAINERS ? 0 : i < AT_LOADERS ? i - AT_TRAINERS : i - AT_LOADERS;
         p->child.pidfd = p->child.lifeline = p->child.errors = p->child.start = -1;
         if (p->kind == BOARD_LOADER || p->kind == BOARD_TRAINER)
             snprintf(p->name, sizeof p->name, "%s-%u", board_kind_name(p->kind), p->index);
+        else if (i == AT_SWEEP)
+            snprintf(p->name, sizeof p->name, "sweep");
         else
             snprintf(p->name, sizeof p->name, "%s", board_kind_name(p->kind));
     }
@@ -131,6 +140,12 @@ int proc_start(coordinator_t *c, proc_t *p)
         args[8] = "--scan";
         args[9] = "--catalog-fd";
         args[10] = list;
+    } else if (p == proc_sweep(c)) {
+        args[0] = "--sweep";
+        args[1] = c->run_dir;
+        /* A folder that was made for a run which never began goes, as with any start that fails. */
+        args[2] = c->resumed || c->options.exist_ok ? NULL : "--discard";
+        args[3] = NULL;
     }
     env[n_env++] = token;
     if (p->kind == BOARD_TRAINER) {
@@ -144,13 +159,14 @@ int proc_start(coordinator_t *c, proc_t *p)
     int rc = supervise_spawn(&spec, &p->child);
     if (rc < 0)
         return err_add(rc, "%s", p->name);
-    snprintf(p->identity, sizeof p->identity, "%s-%u.%u", board_kind_name(p->kind), p->index,
-             p->incarnation);
+    snprintf(p->identity, sizeof p->identity, "%s-%u.%u",
+             p == proc_sweep(c) ? p->name : board_kind_name(p->kind), p->index, p->incarnation);
     p->state = PROC_STARTED;
     p->since_ns = clock_ns();
-    p->deadline_ns = p->since_ns + RUN_HELLO_S * 1000000000ull;
+    p->deadline_ns = p->since_ns + (p == proc_sweep(c) ? RUN_SWEEP_S : RUN_HELLO_S) * 1000000000ull;
     p->ready = p->said_bye = p->bye_status = p->stop_wanted = p->stop_sent = p->kill_sent =
         p->stuck_told = p->last_is_error = 0;
+    p->inert = 0;
     p->epochs_sent = p->ledger_sent = 0;
     p->respawn_ns = 0;
     p->line_used = 0;
@@ -235,9 +251,13 @@ void proc_scale_loaders(coordinator_t *c)
     if (c->state != RUN_STARTING && c->state != RUN_TRAINING && c->state != RUN_STOPPING)
         return;
     atomic_store_explicit(&c->hub->loaders_wanted, c->workers, memory_order_relaxed);
+    /* A thousand at once would hold up the loop; the rest has its turn at the next tick. */
+    uint32_t started = 0;
     for (uint32_t i = 0; i < RUN_LOADERS_MAX; i++) {
         proc_t *p = proc_loader(c, i);
         if (i < c->workers && p->state == PROC_NONE && now >= p->respawn_ns) {
+            if (started++ >= RUN_STARTS)
+                continue;
             int rc = proc_start(c, p);
             if (rc < 0 && loader_not_started(c, p, rc) < 0)
                 return;
@@ -254,6 +274,12 @@ void proc_catch_up(coordinator_t *c, proc_t *p)
     catch_up_stop(c, p);
     if (p->kind != BOARD_LOADER && p->kind != BOARD_TRAINER)
         return;
+    /* The ledger before the epochs: a loader claims no cell of an epoch that it has not been told of,
+     * and plans none without the entries that hold. */
+    int ledger = p->kind == BOARD_LOADER || p->index == 0;
+    for (; ledger && p->ledger_sent < ledger_count(c->ledger); p->ledger_sent++)
+        if (proc_send(c, p, ledger_at(c->ledger, p->ledger_sent), sizeof(wire_ledger_t)) < 0)
+            return;
     if (p->epochs_sent == 0)
         p->epochs_sent =
             c->epochs_announced >= c->first_epoch + 2 ? c->epochs_announced - 2 : c->first_epoch;
@@ -267,7 +293,7 @@ void proc_catch_up(coordinator_t *c, proc_t *p)
         m.imgsz = c->plan.imgsz;
         m.ranks = c->plan.ranks;
         m.batch = c->plan.batch;
-        m.train_steps = plan_train_steps(&c->plan);
+        m.train_steps = plan_end_step(&c->plan, e);
         m.val_steps = plan_validates(&c->plan, e) ? plan_val_steps(&c->plan) : 0;
         m.seed = c->plan.seed;
         m.list_digest = c->list_digest;
@@ -275,9 +301,6 @@ void proc_catch_up(coordinator_t *c, proc_t *p)
         if (proc_send(c, p, &m, sizeof m) < 0)
             return;
     }
-    for (; p->kind == BOARD_LOADER && p->ledger_sent < ledger_count(c->ledger); p->ledger_sent++)
-        if (proc_send(c, p, ledger_at(c->ledger, p->ledger_sent), sizeof(wire_ledger_t)) < 0)
-            return;
 }
 
 uint64_t run_cells_done(coordinator_t *c)
@@ -315,9 +338,11 @@ static int last_words(const proc_t *p, char *text, size_t bytes)
 static uint32_t fence(coordinator_t *c, const proc_t *p)
 {
     uint32_t cells = 0;
+    KILL_POINT(FENCE_BEFORE);
     for (uint32_t r = 0; r < c->ranks; r++)
         if (c->rings[r])
             cells += ring_fence(c->rings[r], p->incarnation);
+    KILL_POINT(FENCE_AFTER);
     /* Release: the words above are seen by whoever sees the bell; partner: the loaders' acquire
      * load. */
     atomic_fetch_add_explicit(&c->hub->work_bell, 1, memory_order_release);
@@ -350,12 +375,18 @@ static void loader_died(coordinator_t *c, proc_t *p, uint32_t fenced, uint64_t o
              fenced);
 }
 
-static void loader_ended(coordinator_t *c, proc_t *p)
+/* Done by this incarnation. */
+static uint64_t own_cells(coordinator_t *c, const proc_t *p)
 {
     board_page_t *page = board_page(c->board, p->page);
-    uint64_t own = 0;
-    if (atomic_load_explicit(&page->incarnation, memory_order_relaxed) == p->incarnation)
-        own = atomic_load_explicit(&page->cells_done, memory_order_relaxed);
+    if (atomic_load_explicit(&page->incarnation, memory_order_relaxed) != p->incarnation)
+        return 0;
+    return atomic_load_explicit(&page->cells_done, memory_order_relaxed);
+}
+
+static void loader_ended(coordinator_t *c, proc_t *p)
+{
+    uint64_t own = own_cells(c, p);
     uint32_t fenced = fence(c, p);
     c->cells_before += own;
     p->state = PROC_NONE;
@@ -393,9 +424,23 @@ static void trainer_ended(coordinator_t *c, proc_t *p)
         run_fail(c, code, "%s; there is no checkpoint yet", how);
 }
 
+/* A scribe that was killed in the middle of something: another process looks, for it is storage. */
+static void scribe_swept(coordinator_t *c, const proc_t *scribe)
+{
+    proc_t *p = proc_sweep(c);
+    if (scribe->said_bye || !c->run_dir[0] || p->state != PROC_NONE)
+        return;
+    if (proc_start(c, p) < 0)
+        run_note(c, LOG_WARN, "%s; the next start tidies up in %s", err_text(), c->run_dir);
+}
+
 static void helper_ended(coordinator_t *c, proc_t *p)
 {
     char how[1024];
+    if (p == proc_sweep(c))
+        return;
+    if (p == proc_scribe(c))
+        scribe_swept(c, p);
     /* What we killed, and a scan that nobody waits for any more, have nothing to say. */
     if (p->kill_sent || (p->kind == BOARD_SCAN && c->state != RUN_SCANNING))
         return;
@@ -423,6 +468,25 @@ static int still_to_come(const proc_t *p, uint64_t now)
            now - p->since_ns < RUN_LAST_WORDS_MS * 1000000ull;
 }
 
+void proc_leave_held(coordinator_t *c, proc_t *p)
+{
+    if (p->kind == BOARD_LOADER) {
+        uint32_t fenced = fence(c, p);
+        event_t e;
+        c->held++;
+        c->cells_before += own_cells(c, p);
+        event_begin(&e, "loader-held");
+        json_key_uint(&e.json, "loader", p->index);
+        json_key_int(&e.json, "pid", p->child.pid);
+        json_key_uint(&e.json, "cells_returned", fenced);
+        event_end(c, &e);
+        respawn_later(p);
+    }
+    p->state = PROC_NONE;
+    supervise_close(&p->child);
+    p->child.pid = 0;
+}
+
 static void conclude(coordinator_t *c, proc_t *p)
 {
     /* The state changes first: what the end leads to asks who is still there. A loader's stays
@@ -438,6 +502,15 @@ static void conclude(coordinator_t *c, proc_t *p)
     }
     supervise_close(&p->child);
     p->child.pid = 0;
+}
+
+static int is_ours(void *user, int pid)
+{
+    const coordinator_t *c = user;
+    for (uint32_t i = 0; i < RUN_PROCESSES; i++)
+        if (c->procs[i].state != PROC_NONE && c->procs[i].child.pid == pid)
+            return 1;
+    return 0;
 }
 
 void proc_collect(coordinator_t *c)
@@ -457,4 +530,5 @@ void proc_collect(coordinator_t *c)
         if (p->state == PROC_ENDED && !still_to_come(p, clock_ns()))
             conclude(c, p);
     }
+    machine_reap_orphans(is_ours, c);
 }

@@ -133,6 +133,28 @@ static const char *line_of_level(const char *line, const char *word)
     return strncmp(close + 2, word, n) == 0 ? close + 2 + n : NULL;
 }
 
+/* FNV-1a. */
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325ull;
+    while (*text)
+        hash = (hash ^ (unsigned char)*text++) * 0x100000001b3ull;
+    return hash;
+}
+
+/* What many processes find the same way (io_uring denied) is told once; the logs have it of each.
+ */
+static int told_before(coordinator_t *c, const char *text)
+{
+    uint64_t hash = hash_text(text);
+    for (uint32_t i = 0; i < c->n_told; i++)
+        if (c->told[i] == hash)
+            return 1;
+    if (c->n_told < RUN_TOLD)
+        c->told[c->n_told++] = hash;
+    return 0;
+}
+
 static void stderr_line(coordinator_t *c, proc_t *p, const char *line)
 {
     if (!line[0])
@@ -144,7 +166,7 @@ static void stderr_line(coordinator_t *c, proc_t *p, const char *line)
         p->last_is_error = error != NULL;
     }
     /* Errors are told with the process's end. */
-    if (warn && !(c->state == RUN_LEAVING && c->code < 0))
+    if (warn && !(c->state == RUN_LEAVING && c->code < 0) && !told_before(c, warn))
         run_note(c, LOG_WARN, "%s: %s", p->name, warn);
     record_log(c, p->name, line);
 }

@@ -27,7 +27,7 @@ static int make_absolute(char *path, const char *folder)
 static int ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
+    return n >= k && strcasecmp(text + n - k, end) == 0;
 }
 
 int resume_absolute(options_t *o, int digest_only)
@@ -39,7 +39,7 @@ int resume_absolute(options_t *o, int digest_only)
     CHECK_GOTO(make_absolute(o->data, here), rc, fail);
     CHECK_GOTO(make_absolute(o->resume, here), rc, fail);
     /* A model's name stays a name; a file's path does not. */
-    if (strchr(o->model, '/') || ends_with(o->model, ".safetensors"))
+    if (strchr(o->model, '/') || ends_with(o->model, ".safetensors") || ends_with(o->model, ".pt"))
         CHECK_GOTO(make_absolute(o->model, here), rc, fail);
     if (digest_only)
         return 0;
@@ -61,12 +61,26 @@ fail:
 /* Keys that a resume may change: facts/yolo.md 8.5's and those of this machine. The others decide
  * what the run is. */
 static const char *const resume_keys[] = {
-    "imgsz",        "batch",         "device",      "close_mosaic", "workers",     "patience",
-    "val",          "save",          "save_period", "hsv_h",        "hsv_s",       "hsv_v",
-    "degrees",      "translate",     "scale",       "shear",        "perspective", "flipud",
-    "fliplr",       "bgr",           "mosaic",      "mixup",        "io",          "cache",
-    "ring_depth",   "inflight",      "digest",      "on_warning",   "max_pixels",  "max_scans",
-    "hang_timeout", "stop_deadline", NULL};
+    "imgsz",     "batch",         "device",       "close_mosaic",  "workers",    "patience",
+    "val",       "save",          "save_period",  "save_minutes",  "hsv_h",      "hsv_s",
+    "hsv_v",     "degrees",       "translate",    "scale",         "shear",      "perspective",
+    "flipud",    "fliplr",        "bgr",          "mosaic",        "mixup",      "io",
+    "cache",     "ring_depth",    "inflight",     "digest",        "on_warning", "max_pixels",
+    "max_scans", "max_decode_mb", "hang_timeout", "stop_deadline", NULL};
+
+/* Of them, those that change no number of the run. */
+static const char *const resume_plain[] = {
+    "batch",     "device",        "workers",      "save",          "save_period", "save_minutes",
+    "io",        "cache",         "ring_depth",   "inflight",      "digest",      "max_pixels",
+    "max_scans", "max_decode_mb", "hang_timeout", "stop_deadline", NULL};
+
+static int is_plain(const char *key)
+{
+    for (int i = 0; resume_plain[i]; i++)
+        if (strcmp(resume_plain[i], key) == 0)
+            return 1;
+    return 0; /* batch and device have rows of their own */
+}
 
 static int may_change(const char *word, char *key, size_t bytes)
 {
@@ -117,6 +131,10 @@ static int apply_word(coordinator_t *c, const char *word, char *before, char *af
             key, key, a, old, c->run_dir);
     run_note(c, LOG_INFO, "resume: %s changed from %.*s to %.*s", key, a, old, b, new);
     c->options = changed;
+    size_t used = strlen(c->resume_changed);
+    if (!is_plain(key))
+        snprintf(c->resume_changed + used, sizeof c->resume_changed - used, "%s%.40s",
+                 used ? ", " : "", key);
     return 0;
 fail:
     return rc;
@@ -143,10 +161,75 @@ int resume_options(coordinator_t *c, const char *yaml, size_t bytes)
          line = strtok_r(NULL, "\n", &save))
         run_note(c, LOG_INFO, "%s", line);
     run_note(c, LOG_INFO,
-             "resume: %s goes on at the beginning of epoch %u of %d; everything else is as in its "
-             "args.yaml",
+             "resume: %s goes on in epoch %u of %d; everything else is as in its args.yaml",
              c->run_dir, c->first_epoch + 1, c->options.epochs);
 fail:
     free(dumps);
     return rc;
+}
+
+int resume_entry(coordinator_t *c, const wire_ledger_t *entry)
+{
+    if (c->n_replay == RUN_REPLAY_MOST)
+        return err_set(ERR_ENV, "the ledger of the run to resume has more than %d entries",
+                       RUN_REPLAY_MOST);
+    /* Doubled at each power of two. */
+    if ((c->n_replay & (c->n_replay - 1)) == 0) {
+        size_t room = c->n_replay ? 2 * (size_t)c->n_replay : 1;
+        wire_ledger_t *grown = realloc(c->replay, room * sizeof *grown);
+        if (!grown)
+            return err_set(ERR_ENV, "no memory for the ledger of the run to resume");
+        c->replay = grown;
+    }
+    c->replay[c->n_replay++] = *entry;
+    return 0;
+}
+
+int resume_check(coordinator_t *c)
+{
+    const wire_run_info_t *was = &c->was;
+    if (was->list_digest != c->list_digest)
+        return err_set(
+            ERR_CONFIG,
+            "%s was trained on sample list %016llx, the data set now has %016llx: images or "
+            "labels have changed; put them back, or start a new run from "
+            "weights/last.safetensors",
+            c->run_dir, (unsigned long long)was->list_digest, (unsigned long long)c->list_digest);
+    if (was->position > c->plan.n_train || was->ledger != c->n_replay)
+        return err_set(
+            ERR_CONFIG,
+            "%s/weights/last.state.safetensors says image %llu of %u and %u substitutions, "
+            "of which %u are there: it is damaged; start a new run from "
+            "weights/last.safetensors",
+            c->run_dir, (unsigned long long)was->position, c->plan.n_train, was->ledger,
+            c->n_replay);
+    for (uint32_t i = 0; i < c->n_replay; i++) {
+        int rc = ledger_replay(c->ledger, &c->replay[i]);
+        if (rc < 0)
+            return err_add(ERR_CONFIG, "%s/weights/last.state.safetensors is damaged", c->run_dir);
+    }
+    return 0;
+}
+
+uint32_t resume_tell(coordinator_t *c, coordinator_resume_row_t rows[COORDINATOR_RESUME_ROWS])
+{
+    const coordinator_resume_t r = {.was = &c->was,
+                                    .plan = &c->plan,
+                                    .threads = c->threads,
+                                    .ledger = ledger_count(c->ledger),
+                                    .nbs = c->options.nbs,
+                                    .deterministic = c->options.deterministic,
+                                    .changed = c->resume_changed};
+    uint32_t n = coordinator_resume_rows(&r, rows);
+    event_t e;
+    event_begin(&e, "resume");
+    json_key_uint(&e.json, "epoch", c->plan.first_epoch + 1);
+    json_key_uint(&e.json, "position", c->plan.first_position);
+    for (uint32_t i = 0; i < n; i++) {
+        char text[sizeof rows[i].text + 16];
+        snprintf(text, sizeof text, "%s: %s", rows[i].verdict, rows[i].text);
+        json_key_string(&e.json, rows[i].what, text);
+    }
+    event_end(c, &e);
+    return n;
 }

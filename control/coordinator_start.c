@@ -9,38 +9,8 @@
 #include <sys/stat.h>
 
 enum {
-    START_ISSUES_SHOWN = 20,
-    START_MARGIN = 128 << 20, /* coordinator, scribe, and what the kernel needs */
-    START_LABELS = 4,         /* images of a mosaic; twice with mixup */
+    START_LABELS = 4, /* images of a mosaic; twice with mixup */
 };
-
-static void tell_issues(coordinator_t *c)
-{
-    uint32_t n = catalog_issues(c->catalog), dropped = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const catalog_issue_t *issue = catalog_issue(c->catalog, i);
-        const char *path = catalog_string(c->catalog, issue->path);
-        const char *reason = catalog_string(c->catalog, issue->reason);
-        const char *what = issue->kind == CATALOG_DROPPED ? "left out" : "remark";
-        dropped += issue->kind == CATALOG_DROPPED;
-        event_t e;
-        event_begin(&e, issue->kind == CATALOG_DROPPED ? "sample-left-out" : "sample-remark");
-        json_key_string(&e.json, "path", path);
-        json_key_string(&e.json, "reason", reason);
-        json_key_string(&e.json, "split", issue->split == CATALOG_TRAIN ? "train" : "val");
-        event_end(c, &e);
-        if (i < START_ISSUES_SHOWN)
-            run_note(c, LOG_WARN, "%s: %s: %s", what, path, reason);
-    }
-    if (n > START_ISSUES_SHOWN)
-        run_note(c, LOG_WARN, "and %u more%s", n - START_ISSUES_SHOWN,
-                 c->config->digest_only ? "" : "; all are in events.jsonl");
-    run_note(c, LOG_INFO,
-             "data: %u training images (%u without objects), %u for validation, %u left out",
-             catalog_count(c->catalog, CATALOG_TRAIN),
-             catalog_backgrounds(c->catalog, CATALOG_TRAIN), catalog_count(c->catalog, CATALOG_VAL),
-             dropped);
-}
 
 static int make_plan(coordinator_t *c)
 {
@@ -56,6 +26,7 @@ static int make_plan(coordinator_t *c)
     p->imgsz = (uint32_t)o->imgsz;
     p->epochs = (uint32_t)o->epochs;
     p->first_epoch = c->first_epoch;
+    p->first_position = c->resumed ? c->was.position : 0;
     p->val_every_epoch = (uint32_t)o->val;
     p->close_mosaic = (uint32_t)o->close_mosaic;
     p->mosaic_window = (uint32_t)o->mosaic_window;
@@ -96,24 +67,21 @@ static void size_ring(coordinator_t *c)
 
 /* Before anything is reserved: above a memory limit fallocate is an OOM kill, not an error (design
  * 3). */
-static int check_memory(coordinator_t *c)
+static int check_needs(coordinator_t *c)
 {
-    uint64_t ring = ring_bytes(&c->ring_config), mib = 1 << 20;
-    uint64_t margin = START_MARGIN + (uint64_t)c->workers * RUN_LOADER_BYTES;
-    uint64_t need = ring * c->ranks + margin;
-    int rc = arena_budget("", &c->budget);
+    needs_limits_t limits;
+    needs_from_t from = {
+        .ring = c->ring_config, .ranks = c->ranks, .workers = c->workers, .threads = c->threads};
+    int rc = needs_limits(&limits);
     if (rc < 0)
         return rc;
-    if (need <= c->budget.available)
-        return 0;
-    return err_set(
-        ERR_ENV,
-        "the batch rings need %llu MiB (%u of %llu MiB) and the processes %llu MiB, and %llu MiB "
-        "are available (%s): lower ring_depth (%d), batch (%d), imgsz (%d) or workers (%u)",
-        (unsigned long long)((ring * c->ranks + mib - 1) / mib), c->ranks,
-        (unsigned long long)((ring + mib - 1) / mib), (unsigned long long)(margin / mib),
-        (unsigned long long)(c->budget.available / mib), c->budget.source, c->options.ring_depth,
-        c->options.batch, c->options.imgsz, c->workers);
+    c->budget = limits.memory;
+    needs_from(&c->options, c->catalog, &from);
+    needs_compute(&from, &c->needs);
+    /* Trainers, which compare for themselves, leave this to the others. */
+    atomic_store_explicit(&c->hub->memory_reserved, c->needs.loaders + c->needs.rest,
+                          memory_order_relaxed);
+    return needs_check(&c->needs, &limits);
 }
 
 static int make_rings(coordinator_t *c)
@@ -145,6 +113,7 @@ static void tell_start(coordinator_t *c)
     json_key_string(&e.json, "data", c->options.data);
     json_key_uint(&e.json, "epochs", c->plan.epochs);
     json_key_uint(&e.json, "first_epoch", c->plan.first_epoch + 1);
+    json_key_uint(&e.json, "first_position", c->plan.first_position);
     json_key_uint(&e.json, "ranks", c->ranks);
     json_key_uint(&e.json, "loaders", c->workers);
     json_key_uint(&e.json, "batch", c->plan.batch);
@@ -164,17 +133,19 @@ int start_from_list(coordinator_t *c)
     int rc;
     CHECK_GOTO(catalog_open(c->catalog_fd, &c->catalog), rc, fail);
     c->list_digest = catalog_digest(c->catalog);
-    tell_issues(c);
+    CHECK_GOTO(warned_init(&c->warned, c->catalog), rc, fail);
+    samples_issues(c);
     CHECK_GOTO(make_plan(c), rc, fail);
     size_ring(c);
-    CHECK_GOTO(check_memory(c), rc, fail);
+    CHECK_GOTO(check_needs(c), rc, fail);
     CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
     CHECK_GOTO(make_rings(c), rc, fail);
     CHECK_GOTO(ledger_new(c->plan.n_train, c->plan.n_val, &c->ledger), rc, fail);
+    if (c->resumed)
+        CHECK_GOTO(resume_check(c), rc, fail);
     tell_start(c);
     c->epochs_announced = c->plan.first_epoch;
     if (c->config->digest_only) {
-        CHECK_GOTO(digest_begin(c), rc, fail);
         run_enter(c, RUN_STARTING);
         run_enter(c, RUN_TRAINING);
     } else {
@@ -190,6 +161,7 @@ fail:
 
 static void show_table(coordinator_t *c)
 {
+    coordinator_resume_row_t rows[COORDINATOR_RESUME_ROWS];
     coordinator_table_t t = {.options = &c->options,
                              .plan = &c->plan,
                              .catalog = c->catalog,
@@ -198,10 +170,12 @@ static void show_table(coordinator_t *c)
                              .workers = c->workers,
                              .threads = c->threads,
                              .cpus = c->cpus,
-                             .ring_bytes = ring_bytes(&c->ring_config),
+                             .needs = c->needs,
                              .ring = c->ring_config,
                              .budget = c->budget,
-                             .disk_free = c->disk_free};
+                             .disk_free = c->disk_free,
+                             .resume = rows,
+                             .n_resume = c->resumed ? resume_tell(c, rows) : 0};
     for (uint32_t r = 0; r < c->ranks; r++)
         t.memory[r] = atomic_load_explicit(
             &board_page(c->board, proc_trainer(c, r)->page)->memory_bytes, memory_order_relaxed);

@@ -4,10 +4,13 @@
  *   coordinator_loop.c      the one poll loop: signals, deadlines, what is due
  *   coordinator_process.c   starting processes, their ends, respawn
  *   coordinator_message.c   what a message does
+ *   coordinator_samples.c   bad samples, decoders' warnings, the scan's findings
  *   coordinator_start.c     from the sample list to armed rings
- *   coordinator_resume.c    options of a resumed run
+ *   coordinator_resume.c    options of a resumed run, its ledger, what is kept and what is lost
+ *   coordinator_checkpoint.c  checkpoints that somebody asks for
  *   coordinator_record.c    events, logs and rows on their way to the scribe and to watchers; notes
  *   coordinator_digest.c    sluice digest: the rings are read here
+ *   coordinator_scale.c     another number of loaders
  *   coordinator_status.c    answers to commands
  *
  * States of a run (run_state_t); only run_enter changes the state:
@@ -15,6 +18,7 @@
  *   OPENING --run directory locked--> SCANNING --list, memory, rings--> STARTING
  *     --all trainers ready--> TRAINING --all trainers have left--> LEAVING --all have ended--> OVER
  *   STARTING, TRAINING --Ctrl-C, sluice stop--> STOPPING --trainers have left--> LEAVING
+ *   TRAINING --run_give_up--> STOPPING
  *   any --run_fail, a stop before STARTING--> LEAVING;  any --second Ctrl-C--> LEAVING, all killed
  * A digest run has no OPENING, and TRAINING begins when the rings are armed.
  */
@@ -26,27 +30,34 @@
 #include "control/bus.h"
 #include "control/json.h"
 #include "control/ledger.h"
+#include "control/needs.h"
 #include "control/outbox.h"
 #include "control/registry.h"
 #include "control/supervise.h"
+#include "control/warned.h"
 #include "shm/board.h"
 
 #include <signal.h>
 
 enum {
     RUN_LOADERS_MAX = 1024,
-    RUN_PROCESSES = 2 + WIRE_RANKS + RUN_LOADERS_MAX,
+    RUN_PROCESSES = 3 + WIRE_RANKS + RUN_LOADERS_MAX,
     RUN_TICK_MS = 100,
     RUN_HELLO_S = 60,        /* from exec to hello, on a machine that is busy */
     RUN_READY_S = 900,       /* a trainer's start-up: model, memory, weights */
     RUN_SCAN_S = 600,        /* a scan without any progress */
     RUN_LEAVE_S = 5,         /* to leave when all work is done */
     RUN_UNKILLABLE_S = 3,    /* after SIGKILL: then the kernel holds it */
+    RUN_SWEEP_S = 2,         /* for what a scribe that was killed has left in the run directory */
+    RUN_CHECKPOINT_S = 10,   /* of a stop's time: for what follows the step that is finished */
     RUN_WATCH_MS = 200,      /* for the last message to a watcher that does not read */
     RUN_LAST_WORDS_MS = 500, /* for a goodbye still on its way when its sender has ended */
     RUN_DEATHS = 5,          /* loaders that may die without a cell done in between */
     RUN_EVENT_BYTES = 8192,
-    RUN_LOADER_BYTES = 32 << 20, /* a loader's private buffers: files under way, decoded rows */
+    RUN_ASKS = 16,             /* requests for a checkpoint that wait at a time */
+    RUN_REPLAY_MOST = 1 << 20, /* ledger entries of a resumed run */
+    RUN_TOLD = 64,             /* warnings of workers that are remembered, to be told once */
+    RUN_STARTS = 16, /* loaders that are started in one round of the loop: each takes about 1 ms */
 };
 
 typedef enum {
@@ -80,15 +91,23 @@ typedef struct {
     char bye_text[WIRE_TEXT];
     int stop_wanted, stop_sent; /* a wire_stop_why_t + 1; wanted until it is sent */
     int kill_sent, stuck_told;  /* SIGKILL is sent; that it does not end has been said */
-    uint32_t epochs_sent;       /* announcements below this epoch */
-    uint32_t ledger_sent;       /* entries */
-    uint64_t respawn_ns;        /* PROC_NONE: when to start again; 0: not */
-    uint32_t deaths;            /* in a row, without a cell of its own in between */
-    size_t line_used;           /* of a line of stderr not yet complete */
+    uint32_t inert;       /* looks in a row that found it held by the kernel (control/held.h) */
+    uint32_t epochs_sent; /* announcements below this epoch */
+    uint32_t ledger_sent; /* entries */
+    uint64_t respawn_ns;  /* PROC_NONE: when to start again; 0: not */
+    uint32_t deaths;      /* in a row, without a cell of its own in between */
+    size_t line_used;     /* of a line of stderr not yet complete */
     char line[4096];
     char last_words[WIRE_TEXT]; /* last error line, else last line */
     int last_is_error;
 } proc_t;
+
+/* Somebody who waits for a checkpoint. */
+typedef struct {
+    char to[BUS_IDENTITY];
+    uint32_t number;
+    uint64_t since_ns;
+} run_ask_t;
 
 typedef struct coordinator {
     const coordinator_config_t *config;
@@ -100,7 +119,9 @@ typedef struct coordinator {
     int interrupts;       /* Ctrl-C so far */
     uint64_t signal_ns;   /* of the last signal that asked for an end */
     int user_stop;
-    int code; /* first failure, or ERR_STOPPED */
+    uint64_t stop_until_ns; /* when what a stop asked for must be on the disk; 0: no stop yet */
+    int gave_up;            /* run_give_up: the trainers leave by a checkpoint */
+    int code;               /* first failure, or ERR_STOPPED */
     char text[8192];
 
     bus_t *bus, *watchers; /* ROUTER; PUB, NULL where there is none */
@@ -108,10 +129,15 @@ typedef struct coordinator {
     int signal_fd;
     sigset_t old_mask;
     registry_t *registry;
+    int registered; /* or it was tried */
     char run_dir[4096];
     uint64_t disk_free;
     int resumed;
     uint32_t first_epoch;
+    wire_run_info_t was;   /* resumed: what its state says */
+    wire_ledger_t *replay; /* resumed: its ledger */
+    uint32_t n_replay;
+    char resume_changed[256]; /* resumed: options changed that change the numbers; "" none */
 
     board_t *board;
     board_hub_t *hub;
@@ -123,45 +149,68 @@ typedef struct coordinator {
     uint64_t list_digest;
     plan_t plan;
     ledger_t *ledger;
-    arena_budget_t budget;
+    warned_t warned;                       /* once there is a list */
+    uint32_t warned_in_training, left_out; /* found after the scan; by the scan */
+    arena_budget_t budget;                 /* before anything was reserved */
+    needs_t needs;
     uint32_t ranks, cpus, threads, workers; /* workers: loaders wanted */
     char yaml[1 << 17];                     /* resolved options, for welcomes and args.yaml */
 
     outbox_t *outbox; /* to the scribe */
     uint64_t dropped_told;
-    proc_t *procs; /* RUN_PROCESSES: scribe, scan, trainers, loaders */
+    proc_t *procs; /* RUN_PROCESSES: scribe, scan, sweep, trainers, loaders */
     uint32_t incarnations;
     uint32_t epochs_announced;
     uint32_t deaths;                       /* loaders that died since cells_at_death */
     uint64_t cells_at_death, cells_before; /* cells_before: done by loaders that are gone */
-    uint32_t snapshots_pending, checkpoint_failed, checkpoint_epoch;
+    uint32_t snapshots_pending, checkpoint_failed, checkpoint_number;
+    run_ask_t asks[RUN_ASKS];
+    uint32_t n_asks, asks_made;
     char checkpoint_text[WIRE_TEXT];
     wire_progress_t progress[WIRE_RANKS];
     wire_epoch_end_t last_epoch; /* epochs_done > 0 */
     uint32_t epochs_done, best_epoch;
     double best_map, best_map50;
     int has_map, stopped_early, weights_saved, scribe_told_stop, end_told;
-    uint64_t note_ns; /* last remark on a state that takes long */
+    uint64_t told[RUN_TOLD]; /* of workers' warnings: hashes */
+    uint32_t n_told;
+    uint32_t held;                  /* loaders that were left to the kernel */
+    uint64_t note_ns;               /* last remark on a state that takes long */
+    uint64_t scribe_told_ns;        /* when it was told to finish */
+    uint64_t slow_ns, slow_note_ns; /* since when the scribe writes one thing; last remark on it */
     uint64_t scan_beat_ns, scan_progress;
 
     /* sluice digest */
     uint64_t digest_seq, stream;
     uint32_t digest_rank;
-    uint64_t *position_digests; /* of the epoch's positions below n_train */
+    stream_digest_t epoch_digest; /* of the present epoch so far */
 } coordinator_t;
 
 /* coordinator.c */
 void run_enter(coordinator_t *c, run_state_t state);
 const char *run_state_name(run_state_t state);
+/* Lists the run for commands, when the first worker has joined: from then on somebody takes the entry
+ * away should this process be killed. */
+void run_register(coordinator_t *c);
 /* Notes the first failure (code, text) and tears the run down. */
 void run_fail(coordinator_t *c, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same for data that does not come any more: the trainers are whole, checkpoint and leave. */
+void run_give_up(coordinator_t *c, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Ctrl-C, SIGTERM, `sluice stop`: checkpoint and leave; again: leave now. */
 void run_interrupt(coordinator_t *c, const char *who);
+/* Without a checkpoint: the second Ctrl-C, `sluice stop --now`. */
+void run_interrupt_now(coordinator_t *c, const char *who);
+/* What a stop may take: stop_deadline, or a step and its checkpoint where that is longer. Seconds.
+ */
+double run_stop_seconds(coordinator_t *c);
 
 /* coordinator_process.c */
 proc_t *proc_scribe(coordinator_t *c);
 proc_t *proc_scan(coordinator_t *c);
+/* Removes what a scribe that was killed has left; works without messages, for RUN_SWEEP_S. */
+proc_t *proc_sweep(coordinator_t *c);
 proc_t *proc_trainer(coordinator_t *c, uint32_t rank);
 proc_t *proc_loader(coordinator_t *c, uint32_t index);
 proc_t *proc_find(coordinator_t *c, const char *identity);
@@ -181,6 +230,8 @@ int proc_send(coordinator_t *c, const proc_t *p, const void *frame, size_t bytes
 /* WIRE_STOP to every live process of a kind (BOARD_NONE: all but the scribe). */
 void proc_stop(coordinator_t *c, uint32_t kind, wire_stop_why_t why, double seconds);
 void proc_kill(coordinator_t *c, int with_scribe);
+/* Leaves a process to the kernel that holds it; a loader's cells go to others. */
+void proc_leave_held(coordinator_t *c, proc_t *p);
 /* Starts missing and stops surplus loaders. */
 void proc_scale_loaders(coordinator_t *c);
 /* Announcements, ledger entries and stops that a process has not had yet. */
@@ -188,7 +239,17 @@ void proc_catch_up(coordinator_t *c, proc_t *p);
 uint64_t run_cells_done(coordinator_t *c);
 
 /* coordinator_message.c */
+/* What one checked message does, whoever sent it. */
+void message_handle(coordinator_t *c, const bus_message_t *m);
 void message_drain(coordinator_t *c);
+
+/* coordinator_samples.c */
+/* A loader's report of a file that it cannot use: a ledger entry, or the end of the run when it is
+ * too many or the storage. */
+void samples_bad(coordinator_t *c, const proc_t *p, const wire_bad_sample_t *m);
+void samples_warned(coordinator_t *c, const proc_t *p, const wire_warned_t *m);
+/* What the scan has found: events, and the first few lines. */
+void samples_issues(coordinator_t *c);
 
 /* coordinator_start.c */
 /* The sample list is there: issues, plan, memory, rings, then trainers and loaders. */
@@ -202,6 +263,17 @@ void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w);
 int resume_absolute(options_t *o, int digest_only);
 /* The options of a resumed run: args.yaml, then what the command line may change. */
 int resume_options(coordinator_t *c, const char *yaml, size_t bytes);
+/* A ledger entry that the scribe found in the state; before its WIRE_RUN_INFO. */
+int resume_entry(coordinator_t *c, const wire_ledger_t *entry);
+/* Holds the state against the sample list; replays the ledger. */
+int resume_check(coordinator_t *c);
+/* The event; and the rows for the view. Returns how many rows. */
+uint32_t resume_tell(coordinator_t *c, coordinator_resume_row_t rows[COORDINATOR_RESUME_ROWS]);
+
+/* coordinator_checkpoint.c */
+void checkpoint_request(coordinator_t *c, const char *to);
+void checkpoint_answered(coordinator_t *c, const wire_checkpoint_t *m);
+void checkpoint_tick(coordinator_t *c, uint64_t now);
 
 /* coordinator_record.c */
 void run_note(coordinator_t *c, log_level_t level, const char *fmt, ...)
@@ -226,12 +298,15 @@ void record_publish(coordinator_t *c, const void *frame, size_t bytes);
 void record_end(coordinator_t *c);
 
 /* coordinator_digest.c */
-int digest_begin(coordinator_t *c);
 /* Reads what is ready, for at most a few milliseconds. */
 void digest_pump(coordinator_t *c);
 
 /* coordinator_status.c */
 void status_answer(coordinator_t *c, const char *to, const wire_command_t *command);
+
+/* coordinator_scale.c */
+/* The sentence about n loaders from now on, in text; 0, or the code of a refusal. */
+int scale_answer(coordinator_t *c, uint32_t n, char *text, size_t bytes);
 
 /* coordinator_loop.c */
 int loop_signals(coordinator_t *c);

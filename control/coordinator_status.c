@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A cell that has been in one phase for this long is named with its file. */
 enum { STATUS_BYTES = 1 << 19, STATUS_LONG_NS = 1000000000 };
@@ -136,6 +137,15 @@ static int status_json(coordinator_t *c, char *text, size_t bytes)
     json_key_uint(&j, "loaders", c->workers);
     json_key_uint(&j, "cells_done", run_cells_done(c));
     json_key_uint(&j, "bad_samples", c->ledger ? ledger_samples(c->ledger) : 0);
+    json_key_uint(&j, "left_out", c->left_out);
+    json_key_uint(&j, "warned", warned_count(&c->warned));
+    if (c->last_epoch.stream.count) {
+        char digest[24];
+        snprintf(digest, sizeof digest, "%016llx",
+                 (unsigned long long)stream_value(&c->last_epoch.stream));
+        json_key_uint(&j, "stream_epoch", (uint64_t)c->last_epoch.epoch + 1);
+        json_key_string(&j, "stream", digest);
+    }
     json_key_uint(&j, "refused_messages", bus_refused(c->bus));
     json_key(&j, "rings");
     json_array_begin(&j);
@@ -154,6 +164,25 @@ static int status_json(coordinator_t *c, char *text, size_t bytes)
         if (c->procs[i].state != PROC_NONE)
             json_process(c, &j, &c->procs[i]);
     json_array_end(&j);
+    json_object_end(&j);
+    return json_finish(&j);
+}
+
+/* What `sluice ps` shows of a run, and how long `sluice stop` may have to wait. */
+static int brief_json(coordinator_t *c, char *text, size_t bytes)
+{
+    json_t j;
+    json_begin(&j, text, bytes);
+    json_object_begin(&j);
+    json_key_int(&j, "pid", getpid());
+    json_key_string(&j, "run_dir", c->run_dir);
+    json_key_string(&j, "command", c->config->digest_only ? "digest" : "train");
+    json_key_string(&j, "state", run_state_name(c->state));
+    json_key_number(&j, "since_s", seconds_since(c->state_ns));
+    json_key_number(&j, "age_s", seconds_since(c->start_ns));
+    json_key_uint(&j, "epochs", c->plan.epochs);
+    json_key_uint(&j, "epochs_done", c->first_epoch + c->epochs_done);
+    json_key_number(&j, "stop_s", run_stop_seconds(c));
     json_object_end(&j);
     return json_finish(&j);
 }
@@ -210,6 +239,18 @@ static void put_process(coordinator_t *c, page_t *t, const proc_t *p)
     put(t, "\n");
 }
 
+static void put_files(const coordinator_t *c, page_t *t)
+{
+    uint32_t bad = c->ledger ? ledger_samples(c->ledger) : 0, warned = warned_count(&c->warned);
+    if (c->left_out)
+        put(t, ", %u files left out", c->left_out);
+    if (bad)
+        put(t, ", %u bad samples", bad);
+    if (warned)
+        put(t, ", %u used although their decoder warns", warned);
+    put(t, "%s\n", (c->left_out || bad || warned) && c->run_dir[0] ? " (sluice files)" : "");
+}
+
 static int status_text(coordinator_t *c, char *text, size_t bytes)
 {
     page_t t = {text, bytes, 0};
@@ -226,84 +267,60 @@ static int status_text(coordinator_t *c, char *text, size_t bytes)
             ring_fill(c->rings[r]), c->ring_config.depth,
             (unsigned long long)ring_tail(c->rings[r]));
     put(&t, "%llu images made", (unsigned long long)run_cells_done(c));
-    if (c->ledger && ledger_samples(c->ledger))
-        put(&t, ", %u bad samples", ledger_samples(c->ledger));
-    put(&t, "\n");
+    put_files(c, &t);
+    if (c->last_epoch.stream.count)
+        put(&t, "stream of epoch %u: %016llx\n", c->last_epoch.epoch + 1,
+            (unsigned long long)stream_value(&c->last_epoch.stream));
     return (int)t.used;
-}
-
-/* 0, or the length of the sentence that says why there cannot be n loaders. */
-static int scale_refused(coordinator_t *c, uint32_t n, char *text, size_t bytes)
-{
-    arena_budget_t budget;
-    if (n < 1 || n > RUN_LOADERS_MAX)
-        return snprintf(text, bytes, "a run has 1 to %d loaders, not %u\n", RUN_LOADERS_MAX, n);
-    if (c->state != RUN_STARTING && c->state != RUN_TRAINING)
-        return snprintf(text, bytes, "the number of loaders stays: the run is %s\n",
-                        run_state_name(c->state));
-    if (n <= c->workers || arena_budget("", &budget) < 0)
-        return 0;
-    uint64_t need = (uint64_t)(n - c->workers) * RUN_LOADER_BYTES;
-    if (need <= budget.available)
-        return 0;
-    return snprintf(text, bytes,
-                    "%u more loaders need about %llu MiB and %llu MiB are available (%s): the "
-                    "number of loaders stays %u\n",
-                    n - c->workers, (unsigned long long)(need >> 20),
-                    (unsigned long long)(budget.available >> 20), budget.source, c->workers);
-}
-
-static int scale(coordinator_t *c, uint32_t n, char *text, size_t bytes)
-{
-    event_t e;
-    int refused = scale_refused(c, n, text, bytes);
-    if (refused)
-        return refused;
-    event_begin(&e, "loader-scale");
-    json_key_uint(&e.json, "from", c->workers);
-    json_key_uint(&e.json, "to", n);
-    event_end(c, &e);
-    run_note(c, LOG_INFO, "loaders: %u, before %u", n, c->workers);
-    uint32_t before = c->workers;
-    c->workers = n;
-    proc_scale_loaders(c);
-    return snprintf(text, bytes, "loaders: %u, before %u\n", n, before);
 }
 
 void status_answer(coordinator_t *c, const char *to, const wire_command_t *command)
 {
     if (command->command == WIRE_CMD_FOLLOW) {
-        wire_plain_t heard;
+        wire_reply_t heard;
+        memset(&heard, 0, sizeof heard);
         wire_begin(&heard, WIRE_REPLY, sizeof heard);
         record_publish(c, &heard, sizeof heard);
+        return;
+    }
+    if (command->command == WIRE_CMD_CHECKPOINT) {
+        checkpoint_request(c, to);
         return;
     }
     char *frame = malloc(STATUS_BYTES);
     if (!frame)
         return;
-    char *text = frame + sizeof(wire_plain_t);
-    size_t room = STATUS_BYTES - sizeof(wire_plain_t);
+    char *text = frame + sizeof(wire_reply_t);
+    size_t room = STATUS_BYTES - sizeof(wire_reply_t);
+    wire_reply_t reply;
     int n;
+    memset(&reply, 0, sizeof reply);
     if (command->command == WIRE_CMD_STATUS)
         n = command->argument ? status_text(c, text, room) : status_json(c, text, room);
-    else if (command->command == WIRE_CMD_SCALE)
-        n = scale(c, command->argument, text, room);
-    else if (command->command == WIRE_CMD_STOP && c->interrupts > 0) {
+    else if (command->command == WIRE_CMD_SCALE) {
+        reply.status = scale_answer(c, command->argument, text, room);
+        n = (int)strlen(text);
+    } else if (command->command == WIRE_CMD_BRIEF)
+        n = brief_json(c, text, room);
+    else if (command->command == WIRE_CMD_STOP && command->argument) {
+        run_interrupt_now(c, "sluice stop --now");
+        n = snprintf(text, room, "ending at once, without a checkpoint\n");
+    } else if (command->command == WIRE_CMD_STOP && c->interrupts > 0) {
         /* Asking again is no second Ctrl-C: a script that repeats itself loses no checkpoint. */
         n = snprintf(text, room, "it is being stopped already: %s for %.0f s\n",
                      run_state_name(c->state), seconds_since(c->state_ns));
     } else if (command->command == WIRE_CMD_STOP) {
         run_interrupt(c, "sluice stop");
-        n = snprintf(text, room, "%s\n",
-                     c->state == RUN_STOPPING ? "stopping after a checkpoint" : "ending");
-    } else if (command->command == WIRE_CMD_CHECKPOINT)
-        n = snprintf(text, room,
-                     "a checkpoint is written at the end of each epoch, and at a stop\n");
-    else
+        n = c->state == RUN_STOPPING
+                ? snprintf(text, room, "stopping after a checkpoint, within about %.0f s\n",
+                           run_stop_seconds(c))
+                : snprintf(text, room, "ending: there is nothing to save yet\n");
+    } else
         n = snprintf(text, room, "command %u is not known to this version\n", command->command);
     if (n >= 0) {
-        wire_begin(frame, WIRE_REPLY, sizeof(wire_plain_t) + (size_t)n);
-        if (bus_send(c->bus, to, frame, sizeof(wire_plain_t) + (size_t)n) < 0)
+        wire_begin(&reply, WIRE_REPLY, sizeof reply + (size_t)n);
+        memcpy(frame, &reply, sizeof reply);
+        if (bus_send(c->bus, to, frame, sizeof reply + (size_t)n) < 0)
             log_line(LOG_INFO, "a command was not answered: %s", err_text());
     }
     free(frame);

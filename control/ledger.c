@@ -128,6 +128,28 @@ int ledger_report(ledger_t *l, const wire_bad_sample_t *bad, const ledger_place_
     return rc < 0 ? rc : answer;
 }
 
+int ledger_replay(ledger_t *l, const wire_ledger_t *e)
+{
+    if (e->number != l->count + 1 || e->split >= CATALOG_SPLITS || e->only > 1 ||
+        e->sample >= l->samples[e->split] || e->substitute >= l->samples[e->split] ||
+        e->sample == e->substitute)
+        return err_set(ERR_FAILED,
+                       "ledger entry %u (sample %u of split %u read as %u) is not one that can be "
+                       "entry %u of a list of %u and %u images",
+                       e->number, e->sample, e->split, e->substitute, l->count + 1,
+                       l->samples[CATALOG_TRAIN], l->samples[CATALOG_VAL]);
+    /* A sample's first entry holds from a place on; those by name come behind it. */
+    if ((ledger_find(l, e->split, e->sample) != NULL) != (e->only == 1))
+        return err_set(ERR_FAILED, "ledger entry %u does not fit those before it", e->number);
+    int rc = ledger_grow(l);
+    if (rc < 0)
+        return rc;
+    l->bad[e->split] += !e->only;
+    l->entries[l->count] = *e;
+    wire_begin(&l->entries[l->count++], WIRE_LEDGER, sizeof *e);
+    return 0;
+}
+
 uint32_t ledger_count(const ledger_t *l)
 {
     return l->count;

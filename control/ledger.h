@@ -1,7 +1,8 @@
 /* The substitution ledger: which samples cannot be used, and what is read in their place (design
  * 4).
  *
- * Only the coordinator appends, and what is there never changes. A sample that went bad has one
+ * Only the coordinator appends, and what is there never changes. Rank 0's trainer holds a copy for
+ * its checkpoints; a resume replays it before any loader starts. A sample that went bad has one
  * entry that holds from a place on that no loader can have claimed yet; the cells before it that
  * met the sample get entries of their own, by name. A cell before it that was made while the sample
  * could still be read is not covered: the ledger says of every cell what it was made of, whenever
@@ -39,6 +40,9 @@ void ledger_free(ledger_t **ledger);
  * than a tenth, and ten at least) or none is left. New entries are behind those that were there. */
 int ledger_report(ledger_t *ledger, const wire_bad_sample_t *bad, const ledger_place_t *beyond,
                   uint32_t *substitute);
+/* Appends an entry that was made before: in the run that goes on, or by another process. ERR_FAILED
+ * when it is not the next by number, or none that ledger_report can have made. */
+int ledger_replay(ledger_t *ledger, const wire_ledger_t *entry);
 /* Entries, and samples that they are about. */
 uint32_t ledger_count(const ledger_t *ledger);
 uint32_t ledger_samples(const ledger_t *ledger);

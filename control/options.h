@@ -26,13 +26,14 @@ enum { DEVICE_CPU = -1, DEVICE_AUTO = -2, DEVICE_ALL = -3 };
 
 typedef struct {
     /* what */
-    char model[OPTIONS_PATH_BYTES]; /* yolo11n, yolo11n.yaml, X.safetensors */
+    char model[OPTIONS_PATH_BYTES]; /* yolo11n, yolo11n.yaml, X.pt, X.safetensors */
     char data[OPTIONS_PATH_BYTES];
     char project[OPTIONS_PATH_BYTES];
     char name[OPTIONS_NAME_BYTES];
     char resume[OPTIONS_PATH_BYTES]; /* "": no; a run directory or a last.state.safetensors */
     int exist_ok, pretrained, save, val, single_cls;
-    int save_period; /* epochs, -1 never */
+    int save_period;     /* epochs, -1 never */
+    double save_minutes; /* between checkpoints within an epoch; 0 never */
     double fraction;
     /* how long */
     int epochs, patience, close_mosaic, seed, deterministic;
@@ -61,6 +62,8 @@ typedef struct {
     opt_warning_t on_warning;
     double max_pixels; /* megapixels; a header that claims more is refused */
     int max_scans;     /* of a progressive JPEG */
+    int max_decode_mb; /* 10^6 bytes; an image whose decoding takes more is refused */
+    int max_labels;    /* of an image; one with more is left out */
     int digest;        /* fill cell digests during training too */
     /* supervision */
     double hang_timeout;  /* seconds */

@@ -41,17 +41,10 @@ int options_check_resume(const options_t *o)
 
 static int check_names(const options_t *o)
 {
-    size_t n = strlen(o->model);
     if (o->data[0] == '\0' && o->resume[0] == '\0')
         return err_set(ERR_CONFIG, "data= is missing: give the path of the data set's data.yaml");
-    if (n == 0)
+    if (o->model[0] == '\0')
         return err_set(ERR_CONFIG, "model= is empty: give a name such as yolo11n");
-    if (n > 3 && strcasecmp(o->model + n - 3, ".pt") == 0)
-        return err_set(
-            ERR_CONFIG,
-            "model=%s: this version does not read .pt files; model=%.*s starts from random "
-            "weights, a .safetensors file from its own",
-            o->model, (int)(n - 3), o->model);
     if (o->project[0] == '\0')
         return err_set(ERR_CONFIG, "project= is empty: give the folder of the runs");
     if (o->name[0] == '\0' || strchr(o->name, '/') || strcmp(o->name, ".") == 0 ||

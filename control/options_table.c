@@ -39,15 +39,16 @@ static const option_word_t warning_words[] = {
 
 const option_spec_t options_table[] = {
     SECTION("What is trained, on what"),
-    TEXT(model, "yolo11n", 0, "yolo11 or yolov8 with n, s, m, l or x; or a .safetensors file"),
+    TEXT(model, "yolo11n", 0, "yolo11 or yolov8 with n, s, m, l or x; or a .pt or .safetensors file"),
     TEXT(data, "", OPT_NONE_OK, "the data set's data.yaml"),
     TEXT(project, "runs/detect", OPT_NONE_OK, "folder of the runs; a relative one lies in runs/detect"),
     TEXT(name, "train", OPT_NONE_OK, "run folder in it; -2, -3 ... is added to a name in use"),
     TEXT(resume, "", OPT_NONE_OK, "run folder or last.state.safetensors to go on from"),
     BOOL(exist_ok, "False", "use the run folder even if it is there already"),
-    BOOL(pretrained, "True", "take the weights of a .safetensors model, not only its shape"),
+    BOOL(pretrained, "True", "take the weights of a .pt or .safetensors model, not only its shape"),
     BOOL(save, "True", "write weights and what a resume needs"),
     INT(save_period, "-1", -1, 100000, OPT_NONE_OK, "keep weights of every so many epochs; -1: last and best only"),
+    REAL(save_minutes, "10", 0, 100000, 0, "checkpoints within an epoch too, every so many minutes; 0: none"),
     BOOL(val, "True", "validate after every epoch; False: after the last one only"),
     BOOL(single_cls, "False", "treat all classes as one"),
     REAL(fraction, "1.0", 0, 1, OPT_OPEN_LOW, "share of the training images to use, from the front"),
@@ -112,11 +113,13 @@ const option_spec_t options_table[] = {
     WORD(on_warning, "use", warning_words, "an image that decodes with a warning is used or left out"),
     REAL(max_pixels, "256", 0, 4096, OPT_OPEN_LOW, "megapixels; an image that claims more is left out"),
     INT(max_scans, "100", 1, 100000, 0, "scans of a progressive JPEG; one with more is left out"),
+    INT(max_decode_mb, "1024", 16, 1000000, 0, "megabytes that decoding an image may take; one with more is left out"),
+    INT(max_labels, "20000", 1, 131072, 0, "objects of an image; one with more is left out"),
     BOOL(digest, "False", "compute each image's digest during training too"),
 
     SECTION("Supervision"),
     REAL(hang_timeout, "30", 1, 86400, 0, "seconds without progress before a hang is acted on"),
-    REAL(stop_deadline, "60", 1, 86400, 0, "seconds that a stop may take to checkpoint and leave"),
+    REAL(stop_deadline, "25", 1, 86400, 0, "seconds that a stop may take to checkpoint and leave"),
 
     SECTION("Known from elsewhere, not in this version: only the value that leaves them off is taken"),
     ABSENT("rect", "False 0 no off none", "rectangular training batches"),

@@ -25,6 +25,10 @@ typedef struct {
     uint32_t val_every_epoch; /* 1: validate after every epoch; 0: only after the last */
     uint32_t close_mosaic;    /* last epochs without mosaic, mixup; 0 = never */
     uint32_t mosaic_window;   /* positions that partners come from; 0 = min(N, 1000) */
+    /* Samples of first_epoch that are consumed already: where a resume in mid-epoch starts. A
+     * position and not a step, so that the batch may be another. n_train or more: that epoch's
+     * training is done, and its validation, if it has one, comes first. */
+    uint64_t first_position;
 } plan_t;
 
 /* One batch of one rank. */
@@ -35,7 +39,18 @@ typedef struct {
     uint32_t steps; /* of the phase */
 } plan_batch_t;
 
+/* 0, or ERR_FAILED when the numbers are none that a run can have. The other functions are for a plan
+ * that passes. */
+int plan_check(const plan_t *plan);
+/* Training steps of a whole epoch. */
 uint32_t plan_train_steps(const plan_t *plan);
+/* Number of the first training step of an epoch: 0, but floor(first_position / batch) in a
+ * first_epoch that goes on in the middle. With the batch that the epoch was begun with its steps
+ * keep their numbers; with another one the numbers still end below plan_train_steps. */
+uint32_t plan_first_step(const plan_t *plan, uint32_t epoch);
+/* Number behind the last training step of an epoch: plan_train_steps, but for a first_epoch that
+ * goes on in the middle with another batch or whose training is done. */
+uint32_t plan_end_step(const plan_t *plan, uint32_t epoch);
 /* Validation steps a rank makes in a validated epoch: the same for every rank. */
 uint32_t plan_val_steps(const plan_t *plan);
 /* Whether epoch e ends with a validation. */
@@ -46,10 +61,14 @@ plan_batch_t plan_locate(const plan_t *plan, uint64_t seq);
 uint32_t plan_cells(const plan_t *plan, const plan_batch_t *batch, uint32_t rank);
 /* Batches of a rank in the whole run. */
 uint64_t plan_batches(const plan_t *plan);
-/* Position of a cell in its epoch's order. Train: step * G + rank * (G / ranks) + cell, which may
+/* Position of a cell in its epoch's order. Train: step * G + rank * (G / ranks) + cell, in a
+ * first_epoch that goes on in the middle first_position + (step - first step) * G + ..; it may
  * reach beyond n_train (the wrap). Validation: (step * ranks + rank) * val_batch + cell, below
  * n_val. */
 uint64_t plan_position(const plan_t *plan, const plan_batch_t *batch, uint32_t rank, uint32_t cell);
+/* Samples of the epoch's training that are consumed once this batch is done, n_train at most: what
+ * first_position is when a run goes on behind it. */
+uint64_t plan_consumed(const plan_t *plan, const plan_batch_t *batch);
 /* 1 while mosaic and mixup may be drawn in this epoch: not in the last close_mosaic ones. As in
  * facts/yolo.md 4.8, a close_mosaic of more epochs than there are never closes (options_check says
  * so). */

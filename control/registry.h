@@ -2,19 +2,22 @@
  * in /tmp/sluice-UID, mode 0700.
  *
  * The coordinator holds a lock on its file as long as it lives, so that a file nobody locks is a
- * dead run's, whatever its pid has become; the next look removes such files. The folder is local;
- * a run's own directory, which may be on storage that hangs, is not looked at here unless the name
- * given for it is no live run's as it stands.
+ * dead run's, whatever its pid has become. A killed coordinator's file is removed by its workers
+ * (control/guard.h), and where none is left by the next look. The folder is local; a run's own
+ * directory, which may be on storage that hangs, is only looked at by a process of its own and for
+ * a second, and only when the name given for it is no live run's as it stands.
  */
 #ifndef SLUICE_CONTROL_REGISTRY_H
 #define SLUICE_CONTROL_REGISTRY_H
 
 #include "control/wire.h"
 
+#include <stdint.h>
 #include <sys/types.h>
 
 typedef struct {
     pid_t pid;
+    int64_t since;      /* when it was listed: seconds of CLOCK_REALTIME, 0: not known */
     char run_dir[4096]; /* absolute; "" while there is none */
     char endpoint[128];
     char watch[128]; /* what the run publishes; "" where it could not */
@@ -31,6 +34,13 @@ int registry_add(const registry_entry_t *entry, registry_t **registry);
 int registry_set_run_dir(registry_t *registry, const char *run_dir);
 /* Removes our file. */
 void registry_remove(registry_t **registry);
+
+/* Calls visit for each entry: live 1, or 0 for a dead run's, which has just been removed. visit may
+ * end the walk with anything but 0, which is then returned. ERR_ENV as registry_add. */
+int registry_list(int (*visit)(void *user, const registry_entry_t *entry, int live), void *user);
+/* Removes the entry of a coordinator that has died. 1 while it is listed and locked still, 0 when it
+ * is gone. Any thread; waits for nothing and touches no error text. */
+int registry_forget(pid_t pid);
 
 /* The live run that `which` names: a run directory, its last component, a pid, or NULL for the only
  * one. ERR_CONFIG says what is running instead. */

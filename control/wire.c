@@ -9,23 +9,26 @@
 
 /* A layout change must be met with a new WIRE_VERSION: both ends compile these sizes in. */
 _Static_assert(sizeof(wire_header_t) == 16, "header");
-_Static_assert(sizeof(plan_t) == 56, "plan");
+_Static_assert(sizeof(plan_t) == 64, "plan");
 _Static_assert(sizeof(wire_hello_t) == 128, "hello");
-_Static_assert(sizeof(wire_welcome_t) == 4480, "welcome");
+_Static_assert(sizeof(wire_welcome_t) == 4488, "welcome");
 _Static_assert(sizeof(wire_epoch_t) == 72, "epoch");
 _Static_assert(sizeof(wire_epoch_ack_t) == 32, "epoch-ack");
 _Static_assert(sizeof(wire_progress_t) == 88, "progress");
-_Static_assert(sizeof(wire_epoch_end_t) == 112, "epoch-end");
-_Static_assert(sizeof(wire_snapshot_t) == 560, "snapshot");
+_Static_assert(sizeof(wire_epoch_end_t) == 128, "epoch-end");
+_Static_assert(sizeof(wire_snapshot_t) == 568, "snapshot");
 _Static_assert(sizeof(wire_saved_t) == 800, "saved");
 _Static_assert(sizeof(wire_bad_sample_t) == 560, "bad-sample");
 _Static_assert(sizeof(wire_ledger_t) == 48, "ledger");
+_Static_assert(sizeof(wire_checkpoint_t) == 536, "checkpoint");
 _Static_assert(sizeof(wire_stop_t) == 24, "stop");
 _Static_assert(sizeof(wire_bye_t) == 544, "bye");
 _Static_assert(sizeof(wire_command_t) == 88, "command");
-_Static_assert(sizeof(wire_run_info_t) == 4136, "run-info");
+_Static_assert(sizeof(wire_run_info_t) == 4168, "run-info");
 _Static_assert(sizeof(wire_log_t) == 64, "log");
 _Static_assert(sizeof(wire_end_t) == 536, "end");
+_Static_assert(sizeof(wire_warned_t) == 544, "warned");
+_Static_assert(sizeof(wire_reply_t) == 24, "reply");
 
 /* One row a type: its fixed body, whether text follows, and where its fixed text fields lie. */
 typedef struct {
@@ -50,7 +53,7 @@ static const wire_row_t wire_rows[WIRE_TYPES] = {
     [WIRE_WELCOME] = {"welcome", sizeof(wire_welcome_t), 1, {FIELD(wire_welcome_t, run_dir)}},
     [WIRE_EPOCH] = {"epoch", sizeof(wire_epoch_t), 0, {{0, 0}}},
     [WIRE_EPOCH_ACK] = {"epoch-ack", sizeof(wire_epoch_ack_t), 0, {{0, 0}}},
-    [WIRE_READY] = {"ready", sizeof(wire_plain_t), 0, {{0, 0}}},
+    [WIRE_READY] = {"ready", sizeof(wire_plain_t), 1, {{0, 0}}},
     [WIRE_PROGRESS] = {"progress", sizeof(wire_progress_t), 0, {{0, 0}}},
     [WIRE_EPOCH_END] = {"epoch-end", sizeof(wire_epoch_end_t), 0, {{0, 0}}},
     [WIRE_SNAPSHOT] = {"snapshot",
@@ -67,15 +70,20 @@ static const wire_row_t wire_rows[WIRE_TYPES] = {
                          {FIELD(wire_bad_sample_t, reason)}},
     [WIRE_LEDGER] = {"ledger", sizeof(wire_ledger_t), 0, {{0, 0}}},
     [WIRE_EVENT] = {"event", sizeof(wire_plain_t), 1, {{0, 0}}},
+    [WIRE_CHECKPOINT] = {"checkpoint",
+                         sizeof(wire_checkpoint_t),
+                         0,
+                         {FIELD(wire_checkpoint_t, text)}},
     [WIRE_STOP] = {"stop", sizeof(wire_stop_t), 0, {{0, 0}}},
     [WIRE_BYE] = {"bye", sizeof(wire_bye_t), 0, {FIELD(wire_bye_t, text)}},
     [WIRE_COMMAND] = {"command", sizeof(wire_command_t), 0, {FIELD(wire_command_t, token)}},
-    [WIRE_REPLY] = {"reply", sizeof(wire_plain_t), 1, {{0, 0}}},
+    [WIRE_REPLY] = {"reply", sizeof(wire_reply_t), 1, {{0, 0}}},
     [WIRE_CSV] = {"csv", sizeof(wire_plain_t), 1, {{0, 0}}},
     [WIRE_RUN_INFO] = {"run-info", sizeof(wire_run_info_t), 1, {FIELD(wire_run_info_t, run_dir)}},
     [WIRE_ARGS] = {"args", sizeof(wire_plain_t), 1, {{0, 0}}},
     [WIRE_LOG] = {"log", sizeof(wire_log_t), 1, {FIELD(wire_log_t, process)}},
     [WIRE_END] = {"end", sizeof(wire_end_t), 0, {FIELD(wire_end_t, text)}},
+    [WIRE_WARNED] = {"warned", sizeof(wire_warned_t), 0, {FIELD(wire_warned_t, text)}},
 };
 
 void wire_begin(void *frame, wire_type_t type, size_t bytes)
@@ -203,5 +211,6 @@ uint64_t wire_agreement(const plan_t *plan, uint32_t epoch, uint64_t list_digest
     h = wire_mix(h, plan->ranks);
     h = wire_mix(h, plan->batch);
     h = wire_mix(h, plan->imgsz);
+    h = wire_mix(wire_mix(h, plan->first_epoch), plan->first_position);
     return wire_mix(h, (uint64_t)plan_mosaic(plan, epoch));
 }

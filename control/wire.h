@@ -9,11 +9,12 @@
 #define SLUICE_CONTROL_WIRE_H
 
 #include "control/plan.h"
+#include "control/stream.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 1 };
+enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 2 };
 enum { WIRE_MAX_BYTES = 1 << 20, WIRE_TOKEN = 33, WIRE_TEXT = 512, WIRE_RANKS = 64 };
 
 typedef enum {
@@ -21,7 +22,8 @@ typedef enum {
     WIRE_WELCOME,   /* coordinator -> worker; args.yaml text follows */
     WIRE_EPOCH,     /* coordinator -> workers, ahead of time */
     WIRE_EPOCH_ACK, /* worker -> coordinator */
-    WIRE_READY,     /* trainer -> coordinator: model built, memory held, first batch awaited */
+    WIRE_READY,     /* trainer -> coordinator: model built, memory held, first batch awaited;
+                       rank 0: a line for the terminal may follow */
     WIRE_PROGRESS,  /* trainer -> coordinator -> watchers, a few a second at most */
     WIRE_EPOCH_END, /* rank 0 -> coordinator -> watchers: losses and metrics of an epoch (-> scribe:
                        csv row) */
@@ -29,19 +31,22 @@ typedef enum {
                      */
     WIRE_SAVED,     /* scribe -> coordinator -> rank 0: written or not; the image's slot is free */
     WIRE_BAD_SAMPLE, /* loader -> coordinator */
-    WIRE_LEDGER,     /* coordinator -> loaders: a substitution */
+    WIRE_LEDGER,     /* coordinator -> loaders and rank 0: a substitution; scribe -> coordinator,
+                        before WIRE_RUN_INFO: one of the run to resume */
     WIRE_EVENT,      /* anyone -> coordinator -> scribe and watchers: one JSON line for events.jsonl
                         follows */
     WIRE_STOP,       /* coordinator -> workers */
     WIRE_BYE,        /* worker -> coordinator: leaving in good order, or why not */
     WIRE_COMMAND,    /* sluice status / stop / scale -> coordinator */
-    WIRE_REPLY,      /* coordinator -> command; JSON text follows */
+    WIRE_REPLY,      /* coordinator -> command; text or JSON follows */
     WIRE_CSV,        /* coordinator -> scribe: one results.csv row follows */
     WIRE_RUN_INFO, /* scribe -> coordinator: the run directory is made and locked; args.yaml follows
                     */
     WIRE_ARGS,     /* coordinator -> scribe: the resolved configuration for args.yaml follows */
     WIRE_LOG,      /* coordinator -> scribe: lines of a process's stderr follow */
     WIRE_END,      /* coordinator -> watchers: the run is over */
+    WIRE_CHECKPOINT, /* coordinator -> rank 0: write one now; rank 0 -> coordinator: done, or not */
+    WIRE_WARNED,     /* loader -> coordinator: an image is used although its decoder warned */
     WIRE_TYPES
 } wire_type_t;
 
@@ -106,12 +111,14 @@ typedef struct {
     double seconds; /* since training start */
     float fitness, best_fitness;
     uint32_t is_best, early_stop, images, instances;
+    stream_digest_t stream; /* of all ranks; count 0 where the run does not ask for digests */
 } wire_epoch_end_t;
 
 /* A file image in snapshot memory: the scribe writes it under run_dir, whole or not at all. */
 typedef struct {
     wire_header_t head;
     uint32_t epoch, slot;
+    uint32_t number, pad; /* of the snapshot, counted from 1: its files have the same */
     uint64_t offset, length, checksum;
     char path[256];    /* relative to the run directory: "weights/last.safetensors" */
     char copy_to[256]; /* the same bytes under another name too ("weights/best.safetensors"), or ""
@@ -121,8 +128,8 @@ typedef struct {
 typedef struct {
     wire_header_t head;
     uint32_t epoch, slot;
-    int32_t status; /* 0 or a negative ERR_ */
-    uint32_t pad;
+    int32_t status;  /* 0 or a negative ERR_ */
+    uint32_t number; /* of the snapshot */
     char path[256], text[WIRE_TEXT];
 } wire_saved_t;
 
@@ -131,9 +138,19 @@ typedef struct {
     uint32_t split, sample; /* catalog */
     uint32_t phase, epoch;
     uint64_t position; /* of the cell that met it */
-    uint32_t loader, pad;
+    uint32_t loader;
+    /* Where reading failed: other images of the split that were then tried at random, and how many
+     * of them could not be read either. 0 of 0: none was tried. */
+    uint16_t probed, unread;
     char reason[WIRE_TEXT];
 } wire_bad_sample_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t split, sample; /* catalog */
+    uint32_t warnings, pad; /* that decoding it gave */
+    char text[WIRE_TEXT];   /* the first of them */
+} wire_warned_t;
 
 /* Ledger entry: `sample` of `split` is read as `substitute`, in the cell at (from_epoch,
  * from_position) alone where `only` is 1, else there and in all cells behind. */
@@ -144,10 +161,23 @@ typedef struct {
     uint64_t from_position;
 } wire_ledger_t;
 
-typedef enum { WIRE_STOP_DONE = 0, WIRE_STOP_USER, WIRE_STOP_ERROR } wire_stop_why_t;
+/* A checkpoint that somebody asked for (`sluice checkpoint`), and what became of it. */
 typedef struct {
     wire_header_t head;
-    uint32_t why; /* wire_stop_why_t; USER: finish the step, checkpoint, leave */
+    uint32_t number;      /* of the request; an answer is for all requests up to it */
+    int32_t status;       /* answer: 0 or a negative ERR_ */
+    char text[WIRE_TEXT]; /* answer: what was written, or why not */
+} wire_checkpoint_t;
+
+typedef enum {
+    WIRE_STOP_DONE = 0,
+    WIRE_STOP_USER, /* finish the step, checkpoint, leave */
+    WIRE_STOP_ERROR,
+    WIRE_STOP_NO_DATA, /* as USER, and a batch that is not ready does not come any more */
+} wire_stop_why_t;
+typedef struct {
+    wire_header_t head;
+    uint32_t why; /* wire_stop_why_t */
     uint32_t deadline_ms;
 } wire_stop_t;
 
@@ -158,14 +188,16 @@ typedef struct {
     char text[WIRE_TEXT];
 } wire_bye_t;
 
-/* FOLLOW is answered by an empty WIRE_REPLY to the watchers: who hears it misses nothing from then
+/* STOP's argument 1: at once, without a checkpoint. BRIEF is answered by one flat JSON object.
+ * FOLLOW is answered by an empty WIRE_REPLY to the watchers: who hears it misses nothing from then
  * on. */
 typedef enum {
     WIRE_CMD_STATUS = 1,
     WIRE_CMD_STOP,
     WIRE_CMD_SCALE,
     WIRE_CMD_CHECKPOINT,
-    WIRE_CMD_FOLLOW
+    WIRE_CMD_FOLLOW,
+    WIRE_CMD_BRIEF
 } wire_cmd_t;
 typedef struct {
     wire_header_t head;
@@ -179,9 +211,13 @@ typedef struct {
     uint32_t resumed;    /* 1: the run directory held a run to go on with */
     uint32_t next_epoch; /* resumed: first epoch that is not done */
     uint32_t finished;   /* resumed: nothing is left to do */
-    uint32_t pad;
+    uint32_t ledger;     /* resumed: WIRE_LEDGER frames that came before this one */
     uint64_t free_bytes; /* of the run directory's file system */
-    char run_dir[4096];  /* absolute */
+    /* resumed: the state, as it was written */
+    uint64_t position;                       /* samples of next_epoch that are consumed */
+    uint64_t list_digest;                    /* of the sample list */
+    uint32_t ranks, batch, threads, pending; /* pending: batches since the last optimiser step */
+    char run_dir[4096];                      /* absolute */
 } wire_run_info_t;
 
 typedef struct {
@@ -195,8 +231,14 @@ typedef struct {
     char text[WIRE_TEXT];       /* why, where it is not 0 */
 } wire_end_t;
 
-/* A header only: WIRE_READY, WIRE_EVENT, WIRE_REPLY, WIRE_CSV, WIRE_ARGS; text follows in all but
- * the first. */
+/* The answer to a command; text follows. */
+typedef struct {
+    wire_header_t head;
+    int32_t status; /* 0, or the negative ERR_ that the command ends with: the text says why */
+    uint32_t pad;
+} wire_reply_t;
+
+/* A header only: WIRE_READY, WIRE_EVENT, WIRE_CSV, WIRE_ARGS; text follows in all but the first. */
 typedef struct {
     wire_header_t head;
 } wire_plain_t;
@@ -220,7 +262,7 @@ uint64_t wire_checksum(const void *data, uint64_t bytes);
 /* Folds one value into a running hash. */
 uint64_t wire_mix(uint64_t hash, uint64_t value);
 /* What all must agree on for an epoch: a hash of (epoch, seed, list digest, ranks, batch, imgsz,
- * mosaic). */
+ * where the plan begins, mosaic). */
 uint64_t wire_agreement(const plan_t *plan, uint32_t epoch, uint64_t list_digest);
 
 #endif

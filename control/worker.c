@@ -1,5 +1,6 @@
 #include "control/worker.h"
 
+#include "control/guard.h"
 #include "control/log.h"
 #include "shm/err.h"
 #include "shm/futex.h"
@@ -85,11 +86,15 @@ static int worker_arm(const worker_args_t *a, worker_t *w)
     return 0;
 }
 
-/* The lifeline carries no data: anything but "nothing to read" is the end of the coordinator. */
+/* The lifeline carries no data: anything but "nothing to read" is the end of the coordinator. The
+ * guard sees it too, and what is left to do is its to do. */
 static int worker_orphaned(const worker_t *w)
 {
     struct pollfd p = {.fd = w->lifeline, .events = POLLIN};
-    return poll(&p, 1, 0) > 0 && p.revents != 0;
+    int gone = poll(&p, 1, 0) > 0 && p.revents != 0;
+    if (gone && guard_started())
+        guard_wait();
+    return gone;
 }
 
 static int worker_hello(worker_t *w, const worker_args_t *a)
@@ -116,6 +121,20 @@ static int worker_hello(worker_t *w, const worker_args_t *a)
     return bus_send(w->bus, NULL, &hello, sizeof hello);
 }
 
+int worker_welcome(worker_t *w, const bus_message_t *m)
+{
+    size_t bytes;
+    const char *text = wire_text(m->frame, &bytes);
+    memcpy(&w->welcome, m->frame, sizeof w->welcome);
+    w->plan = w->welcome.plan;
+    options_default(&w->options);
+    int rc = options_load_yaml_text(&w->options, text, bytes, "the coordinator's welcome");
+    /* The scan and the scribe start before there is a plan. */
+    if (rc == 0 && (w->kind == BOARD_LOADER || w->kind == BOARD_TRAINER))
+        rc = plan_check(&w->plan);
+    return rc;
+}
+
 static int worker_await_welcome(worker_t *w)
 {
     uint64_t deadline = clock_ns() + WORKER_WELCOME_S * 1000000000ull;
@@ -124,14 +143,8 @@ static int worker_await_welcome(worker_t *w)
         int rc = bus_receive(w->bus, FUTEX_RECHECK_MS, &m);
         if (rc < 0)
             return rc;
-        if (rc == 1 && m.type == WIRE_WELCOME) {
-            memcpy(&w->welcome, m.frame, sizeof w->welcome);
-            w->plan = w->welcome.plan;
-            options_default(&w->options);
-            size_t bytes;
-            const char *text = wire_text(m.frame, &bytes);
-            return options_load_yaml_text(&w->options, text, bytes, "the coordinator's welcome");
-        }
+        if (rc == 1 && m.type == WIRE_WELCOME)
+            return worker_welcome(w, &m);
         if (rc == 1 && m.type == WIRE_STOP)
             return err_set(ERR_GONE, "the coordinator does not want this process");
         if (worker_orphaned(w))
@@ -205,6 +218,7 @@ int worker_start(int argc, char **argv, board_kind_t kind, worker_t *w)
     w->incarnation = (uint32_t)a.incarnation;
     CHECK_GOTO(worker_arm(&a, w), rc, fail);
     log_identity(board_kind_name(kind), (int)w->index);
+    guard_start(w->lifeline, (pid_t)a.parent);
     CHECK_GOTO(worker_hello(w, &a), rc, fail);
     CHECK_GOTO(worker_await_welcome(w), rc, fail);
     CHECK_GOTO(worker_attach(w), rc, fail);
@@ -236,8 +250,8 @@ static int worker_epoch(worker_t *w, const wire_epoch_t *e)
     return worker_send(w, &ack, sizeof ack);
 }
 
-static int worker_dispatch(worker_t *w, const bus_message_t *m,
-                           int (*on_message)(void *user, const bus_message_t *m), void *user)
+int worker_handle(worker_t *w, const bus_message_t *m,
+                  int (*on_message)(void *user, const bus_message_t *m), void *user)
 {
     if (m->type == WIRE_EPOCH) {
         wire_epoch_t e;
@@ -265,7 +279,7 @@ int worker_poll(worker_t *w, int timeout_ms, int (*on_message)(void *user, const
         int rc, any = 0;
         while ((rc = bus_receive(w->bus, 0, &m)) == 1) {
             any = 1;
-            rc = worker_dispatch(w, &m, on_message, user);
+            rc = worker_handle(w, &m, on_message, user);
             if (rc < 0)
                 return rc;
         }

@@ -5,7 +5,8 @@
  *   sluice-loader --endpoint ipc://@... --kind K --index N --incarnation I --parent PID --lifeline
  * FD with the token in the environment (SLUICE_TOKEN, removed at once). The lifeline is a pipe
  * whose other end only the coordinator holds: end-of-file means that it is dead. PR_SET_PDEATHSIG
- * is set first, then getppid is compared with --parent. One per process; single thread.
+ * is set first, then getppid is compared with --parent; then a guard takes over (control/guard.h),
+ * and the process does not outlive the end of its lifeline. One per process; single thread.
  */
 #ifndef SLUICE_CONTROL_WORKER_H
 #define SLUICE_CONTROL_WORKER_H
@@ -42,6 +43,11 @@ int worker_start(int argc, char **argv, board_kind_t kind, worker_t *w);
  * coordinator is dead or the run is torn down (hub abort word). */
 int worker_poll(worker_t *w, int timeout_ms, int (*on_message)(void *user, const bus_message_t *m),
                 void *user);
+/* What worker_start and worker_poll do with one checked message: the welcome, and any other. For
+ * them, and for tests. */
+int worker_welcome(worker_t *w, const bus_message_t *m);
+int worker_handle(worker_t *w, const bus_message_t *m,
+                  int (*on_message)(void *user, const bus_message_t *m), void *user);
 int worker_send(worker_t *w, const void *frame, size_t bytes);
 /* Says bye with a status and text (err_text for failures), flushes for at most 1 s, detaches. */
 void worker_finish(worker_t *w, int status, const char *text);

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
-enum { YAML_BYTES_MAX = 16 << 20, YAML_DEPTH_MAX = 32, YAML_NODES_MAX = 1 << 20 };
+enum { YAML_BYTES_MAX = 16 << 20, YAML_DEPTH_MAX = 32, YAML_NODES_MAX = 1 << 18 };
 
 typedef struct block {
     struct block *next;

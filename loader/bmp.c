@@ -113,7 +113,7 @@ int bmp_header(const uint8_t *file, size_t bytes, const picture_limits_t *limits
     int rc = read_dib(file, bytes, size, h);
     if (rc < 0)
         return rc;
-    rc = picture_check(h->width, h->height, limits);
+    rc = picture_check(h->width, h->height, 0, limits);
     if (rc < 0)
         return rc;
     uint32_t b = h->bits;

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)CELL_SOURCES <= (int)DECODE_SLOTS, "a slot for each source of a cell");
+_Static_assert((int)CELL_SOURCES < (int)DECODE_SLOTS,
+               "a slot for each source of a cell, and one that is shared");
 _Static_assert((int)PICTURE_SLACK >= (int)WARP_SLACK, "a picture can be warped from directly");
 
 /* A picture at loaded size: the decoder's own, or resized into the maker's buffer. */
@@ -37,7 +38,6 @@ struct cell_maker {
     cell_buffer_t resized[CELL_SOURCES];
     cell_buffer_t rows[GEOMETRY_VIEWS];
     box_list_t boxes;
-    uint8_t *warned[CATALOG_SPLITS]; /* a byte a sample: its warning has been logged */
     int cap_logged;
 };
 
@@ -49,17 +49,9 @@ int cell_maker_new(const cell_config_t *config, cell_maker_t **maker)
     if (!m)
         return err_set(ERR_ENV, "no memory for the cell maker");
     m->config = *config;
-    m->limits.max_pixels = (uint64_t)(config->options->max_pixels * 1e6);
-    m->limits.max_scans = (uint32_t)config->options->max_scans;
+    m->limits = decode_limits(config->options);
     resize_init(&m->resize);
     boxes_init(&m->boxes);
-    for (int s = 0; s < CATALOG_SPLITS; s++) {
-        m->warned[s] = calloc(catalog_count(config->catalog, (catalog_split_t)s) + 1, 1);
-        if (!m->warned[s]) {
-            rc = err_set(ERR_ENV, "no memory for the cell maker");
-            goto fail;
-        }
-    }
     CHECK_GOTO(decode_new(&m->decode), rc, fail);
     *maker = m;
     return 0;
@@ -81,8 +73,6 @@ void cell_maker_free(cell_maker_t **maker)
         free(m->resized[i].data);
     for (int i = 0; i < GEOMETRY_VIEWS; i++)
         free(m->rows[i].data);
-    for (int s = 0; s < CATALOG_SPLITS; s++)
-        free(m->warned[s]);
     free(m);
 }
 
@@ -211,31 +201,28 @@ void cell_plan(const cell_maker_t *maker, const plan_batch_t *batch, uint32_t ra
 
 /* ---- loading ---- */
 
-static int cell_warning(cell_maker_t *m, const cell_plan_t *p, uint32_t sample,
+static int cell_warning(const cell_maker_t *m, const cell_plan_t *p, uint32_t sample,
                         const picture_t *picture)
 {
     if (picture->warnings == 0)
         return 0;
     if (m->config.options->on_warning == OPT_WARN_SKIP)
         return err_set(ERR_DATA, "decodes with a warning (on_warning=skip): %s", picture->warning);
-    uint8_t *seen = &m->warned[p->split][sample];
-    if (!*seen)
-        log_line(
-            LOG_WARN, "%s is used although its decoder warns: %s",
-            catalog_path(m->config.catalog, catalog_sample(m->config.catalog, p->split, sample)),
-            picture->warning);
-    *seen = 1;
+    if (m->config.warned)
+        m->config.warned(m->config.user, p->split, sample, picture->warnings, picture->warning);
     return 0;
 }
 
-/* Decodes source i into `slot` and brings it to loaded size. *kept tells whether the result still
- * lies in the slot. */
+/* Decodes source i and brings it to loaded size. What needs no resize stays in a slot of its own;
+ * the others, which may be far larger, share the last. */
 static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *file, uint32_t i,
-                     unsigned slot, cell_loaded_t *loaded, int *kept)
+                     cell_loaded_t *loaded)
 {
     const picture_t *picture;
     uint32_t sample = p->sources[i], w = p->loaded[i][0], h = p->loaded[i][1];
     const catalog_sample_t *s = catalog_sample(m->config.catalog, p->split, sample);
+    int kept = w == s->width && h == s->height;
+    unsigned slot = kept ? i : DECODE_SLOTS - 1;
     cell_progress(m, CELL_DECODE, sample);
     int rc = decode_image(m->decode, slot, file->data, file->bytes, &m->limits, &picture);
     if (rc < 0)
@@ -246,9 +233,8 @@ static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *f
     rc = cell_warning(m, p, sample, picture);
     if (rc < 0)
         return rc;
-    *kept = w == s->width && h == s->height;
     *loaded = (cell_loaded_t){picture->pixels, picture->stride};
-    if (*kept)
+    if (kept)
         return 0;
     cell_progress(m, CELL_AUGMENT, sample);
     size_t stride = 3 * (size_t)w;
@@ -263,17 +249,14 @@ static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *f
 static int cell_load_all(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *files,
                          cell_loaded_t *loaded, uint32_t *bad)
 {
-    unsigned slot = 0;
-    for (uint32_t i = 0; i < p->n_sources; i++) {
-        int kept = 0;
-        int rc = cell_load(m, p, &files[i], i, slot, &loaded[i], &kept);
-        if (rc < 0) {
+    int rc = 0;
+    decode_trim(m->decode); /* of the cell before */
+    for (uint32_t i = 0; i < p->n_sources && rc == 0; i++) {
+        rc = cell_load(m, p, &files[i], i, &loaded[i]);
+        if (rc < 0)
             *bad = p->sources[i];
-            return rc;
-        }
-        slot += (unsigned)kept;
     }
-    return 0;
+    return rc;
 }
 
 /* ---- training pixels ---- */
@@ -402,6 +385,7 @@ static void cell_meta(const cell_maker_t *m, const cell_plan_t *p, const cell_ta
     meta->n_labels = labels;
     meta->position = p->position;
     meta->sample = p->sample;
+    meta->ledger = m->config.ledger->count;
     meta->height = p->height;
     meta->width = p->width;
     meta->orig_height = s->height;

@@ -54,6 +54,10 @@ typedef struct {
 /* Told before each part of the work; source is the catalogue index of the file worked on. */
 typedef void (*cell_progress_fn)(void *user, board_cell_phase_t phase, uint32_t source);
 
+/* Told of each file that is used although its decoder warned (on_warning=use), each time. */
+typedef void (*cell_warned_fn)(void *user, catalog_split_t split, uint32_t sample,
+                               uint32_t warnings, const char *text);
+
 /* All are borrowed for the maker's life. */
 typedef struct {
     const catalog_t *catalog;
@@ -61,6 +65,7 @@ typedef struct {
     const options_t *options;
     const substitutes_t *ledger;
     cell_progress_fn progress; /* may be NULL */
+    cell_warned_fn warned;     /* may be NULL */
     void *user;
 } cell_config_t;
 

@@ -18,6 +18,13 @@ struct decode {
     picture_t pictures[DECODE_SLOTS];
 };
 
+picture_limits_t decode_limits(const options_t *o)
+{
+    return (picture_limits_t){.max_pixels = (uint64_t)(o->max_pixels * 1e6),
+                              .max_scans = (uint32_t)o->max_scans,
+                              .max_bytes = (uint64_t)o->max_decode_mb * 1000000};
+}
+
 int decode_new(decode_t **out)
 {
     decode_t *d = calloc(1, sizeof *d);
@@ -161,6 +168,13 @@ int decode_image(decode_t *d, unsigned slot, const uint8_t *file, size_t bytes,
         return rc;
     *picture = p;
     return 0;
+}
+
+void decode_trim(decode_t *d)
+{
+    for (int i = 0; i < DECODE_SLOTS; i++)
+        if (d->pictures[i].capacity > DECODE_KEEP)
+            picture_fini(&d->pictures[i]);
 }
 
 uint64_t decode_memory(const decode_t *d)

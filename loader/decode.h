@@ -1,17 +1,21 @@
 /* One entry to all image formats: bytes of a file to an upright RGB picture.
  *
  * A decode_t holds the decoders and DECODE_SLOTS picture buffers, so that all sources of one cell
- * (a mosaic and its mixup partner) live at once. Buffers grow to the largest picture met and stay:
- * once warm nothing is allocated by us for an image. libjpeg allocates and frees its working memory
+ * (a mosaic and its mixup partner) live at once. Buffers grow to the largest picture met and stay,
+ * up to DECODE_KEEP: once warm nothing is allocated by us for an image. libjpeg allocates and frees its working memory
  * per image; decode_pin_heap keeps those pages in the process. One thread per decode_t.
  */
 #ifndef SLUICE_LOADER_DECODE_H
 #define SLUICE_LOADER_DECODE_H
 
 #include "control/catalog.h"
+#include "control/options.h"
 #include "loader/picture.h"
 
-enum { DECODE_SLOTS = 8 };
+enum {
+    DECODE_SLOTS = 9,
+    DECODE_KEEP = 256 << 20, /* bytes of one picture that are kept: 89 megapixels */
+};
 
 typedef struct decode decode_t;
 
@@ -26,6 +30,8 @@ typedef struct {
     char warning[PICTURE_TEXT];
 } decode_header_t;
 
+/* The limits that the options set: the same for scan and training, and for every format. */
+picture_limits_t decode_limits(const options_t *o);
 int decode_new(decode_t **d);
 void decode_free(decode_t **d);
 /* Call once, early, in the process: freed memory stays in the heap (facts/loader.md 0.3: a fresh
@@ -45,6 +51,8 @@ int decode_probe(decode_t *d, const uint8_t *file, size_t bytes, const picture_l
  * used. */
 int decode_image(decode_t *d, unsigned slot, const uint8_t *file, size_t bytes,
                  const picture_limits_t *limits, const picture_t **picture);
+/* Frees the buffers above DECODE_KEEP; their pictures are gone. */
+void decode_trim(decode_t *d);
 /* Bytes that all picture buffers hold. */
 uint64_t decode_memory(const decode_t *d);
 

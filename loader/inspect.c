@@ -62,6 +62,7 @@ void finding_fini(finding_t *f)
 {
     labels_fini(&f->labels);
     free(f->dropped);
+    free(f->warning);
     for (int i = 0; i < INSPECT_REMARKS; i++)
         free(f->remarks[i]);
     memset(f, 0, sizeof *f);
@@ -189,10 +190,14 @@ static int check_by_decoding(inspector_t *in, open_file_t *file, finding_t *f)
     f->facts.warned = 1;
     if (in->rules.skip_warned)
         return err_set(ERR_DATA, "decodes with a warning (on_warning=skip): %s", picture->warning);
-    if (picture->warnings == 1)
-        return remark(f, "decodes with a warning: %s", picture->warning);
-    return remark(f, "decodes with %u warnings, the first: %s", picture->warnings,
-                  picture->warning);
+    int n = picture->warnings == 1
+                ? asprintf(&f->warning, "decodes with a warning: %s", picture->warning)
+                : asprintf(&f->warning, "decodes with %u warnings, the first: %s",
+                           picture->warnings, picture->warning);
+    if (n >= 0)
+        return 0;
+    f->warning = NULL;
+    return err_set(ERR_ENV, "no memory for the scan's remarks");
 }
 
 static int check_pixels(inspector_t *in, open_file_t *file, finding_t *f)
@@ -229,6 +234,9 @@ static int check_labels(inspector_t *in, const char *path, finding_t *f)
     if (!file)
         return err_set(ERR_ENV, "no memory for a path");
     int rc = labels_read(file, in->rules.classes, in->rules.single_cls, &f->labels);
+    if (rc == 0 && f->labels.n > in->rules.max_labels)
+        rc = err_set(ERR_DATA, "%s: %u labels; max_labels allows %u", file, f->labels.n,
+                     in->rules.max_labels);
     if (rc == 0 && f->labels.duplicates)
         rc = remark(f, "%s: %u duplicate row%s left out", file, f->labels.duplicates,
                     f->labels.duplicates == 1 ? "" : "s");

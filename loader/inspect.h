@@ -17,6 +17,7 @@ enum { INSPECT_REMARKS = 4, INSPECT_SIDE_MIN = 10 /* pixels: facts/yolo.md 7.4 *
 typedef struct {
     picture_limits_t limits;
     uint32_t classes;
+    uint32_t max_labels; /* of an image; one with more is dropped */
     int single_cls;
     int skip_warned; /* on_warning=skip: an image that decodes with a warning is dropped */
     int decode_all;  /* decode every image rather than those that look damaged */
@@ -27,6 +28,7 @@ typedef struct {
     catalog_sample_t facts;
     labels_t labels;
     char *dropped;                  /* why it cannot be used; NULL: it can */
+    char *warning;                  /* it can, although its decoder said so; or NULL */
     char *remarks[INSPECT_REMARKS]; /* it can, but; NULL behind the last */
 } finding_t;
 

@@ -3,16 +3,33 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "shm/killpoint.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Cells read and waiting to be decoded beyond which none is claimed: with fast storage the cells in
  * the windows are better left to loaders that could begin at once. */
 enum { JOBS_AHEAD = 2, JOBS_DRAIN_MS = 100 };
+/* Nor is one claimed while the files of those under way have more bytes than this: their buffers are
+ * this process's memory. */
+enum { JOBS_BYTES = READER_KEEP };
 
 #define BOARD_PUT(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
 #define BOARD_ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)
+
+/* The one place where a job's state changes: along a row of the table, or it is a bug. */
+static void job_enter(job_t *job, job_state_t to)
+{
+    int allowed = 0;
+    for (int i = 0; i < JOB_TRANSITION_COUNT; i++)
+        allowed |= job_transitions[i].from == job->state && job_transitions[i].to == to;
+    assert(allowed);
+    (void)allowed;
+    job->state = to;
+}
 
 /* ---- the status board ---- */
 
@@ -61,11 +78,32 @@ static void jobs_account(jobs_t *j, board_cell_phase_t next)
 static void job_progress(void *user, board_cell_phase_t phase, uint32_t source)
 {
     jobs_t *j = user;
+    if (phase == CELL_AUGMENT)
+        KILL_POINT(JOB_AUGMENT);
     jobs_account(j, phase);
     job_phase(j->current, phase, source);
     BOARD_PUT(j->worker->page->beat_ns, clock_ns());
     if (reader_poll(j->reader, 0) < 0)
         log_line(LOG_WARN, "%s", err_text()); /* the loop's own poll meets it again and ends */
+}
+
+/* cell_warned_fn. Told before the cell is committed; what a full pipe does not take is told when the
+ * file is decoded again. */
+static void job_warned(void *user, catalog_split_t split, uint32_t sample, uint32_t warnings,
+                       const char *text)
+{
+    jobs_t *j = user;
+    wire_warned_t m;
+    /* The scan's are known: they are in the list. */
+    if (j->told[split][sample] || catalog_sample(j->worker->catalog, split, sample)->warned)
+        return;
+    memset(&m, 0, sizeof m);
+    wire_begin(&m, WIRE_WARNED, sizeof m);
+    m.split = (uint32_t)split;
+    m.sample = sample;
+    m.warnings = warnings;
+    snprintf(m.text, sizeof m.text, "%s", text);
+    j->told[split][sample] = worker_send(j->worker, &m, sizeof m) == 0;
 }
 
 /* ---- open and close ---- */
@@ -82,10 +120,18 @@ int jobs_open(jobs_t *j, worker_t *w)
     for (uint32_t i = 0; i < j->n_jobs; i++)
         j->jobs[i].page = &w->page->inflight[i];
     const cell_config_t config = {
-        w->catalog, &w->plan, &w->options, &j->ledger, job_progress, j,
+        w->catalog, &w->plan, &w->options, &j->ledger, job_progress, job_warned, j,
     };
+    for (int s = 0; s < CATALOG_SPLITS; s++) {
+        j->told[s] = calloc((size_t)catalog_count(w->catalog, (catalog_split_t)s) + 1, 1);
+        if (!j->told[s]) {
+            rc = err_set(ERR_ENV, "no memory for a byte an image");
+            goto fail;
+        }
+    }
     CHECK_GOTO(cell_maker_new(&config, &j->maker), rc, fail);
-    CHECK_GOTO(reader_new(w->options.io, j->n_jobs * CELL_SOURCES, &j->reader), rc, fail);
+    CHECK_GOTO(reader_new(w->options.io, j->n_jobs * CELL_SOURCES + PROBE_FILES, &j->reader), rc,
+               fail);
     return 0;
 fail:
     jobs_close(j);
@@ -106,16 +152,24 @@ void jobs_close(jobs_t *j)
     while (j->reader && reader_in_flight(j->reader) > 0 && clock_ns() < deadline)
         if (reader_poll(j->reader, JOBS_DRAIN_MS / 10) < 0)
             break;
+    /* What is still being read belongs to the kernel until this process ends. */
+    if (j->reader && reader_in_flight(j->reader) == 0) {
+        for (uint32_t i = 0; i < j->n_jobs; i++)
+            for (int k = 0; k < CELL_SOURCES; k++) {
+                reader_file_t *file = &j->jobs[i].files[k];
+                if (reader_state(file) == READER_DONE)
+                    reader_forget(file);
+                reader_file_fini(file);
+            }
+        probe_fini(&j->probe);
+    }
     uint32_t left = reader_free(&j->reader);
     if (left > 0)
         log_line(LOG_WARN, "leaving with %u files still being read", left);
-    for (uint32_t i = 0; i < j->n_jobs && left == 0; i++)
-        for (int k = 0; k < CELL_SOURCES; k++) {
-            reader_file_t *file = &j->jobs[i].files[k];
-            if (reader_state(file) == READER_DONE)
-                reader_forget(file);
-            reader_file_fini(file);
-        }
+    for (int s = 0; s < CATALOG_SPLITS; s++) {
+        free(j->told[s]);
+        j->told[s] = NULL;
+    }
     cell_maker_free(&j->maker);
     substitutes_fini(&j->ledger);
     j->n_jobs = 0;
@@ -136,7 +190,7 @@ static int job_start(jobs_t *j, job_t *job, const plan_batch_t *batch)
 {
     const catalog_t *catalog = j->worker->catalog;
     cell_plan(j->maker, batch, job->rank, job->cell, &job->plan);
-    job->state = JOB_READING;
+    job_enter(job, JOB_READING);
     job->reported = 0;
     job_phase(job, CELL_OPEN, job->plan.sample);
     for (uint32_t i = 0; i < job->plan.n_sources; i++) {
@@ -145,6 +199,7 @@ static int job_start(jobs_t *j, job_t *job, const plan_batch_t *batch)
         if (rc < 0)
             return rc;
     }
+    KILL_POINT(JOB_READ_BEGUN);
     return 0;
 }
 
@@ -153,6 +208,15 @@ static void job_forget_files(job_t *job)
     for (uint32_t i = 0; i < job->plan.n_sources; i++)
         if (reader_state(&job->files[i]) == READER_DONE)
             reader_forget(&job->files[i]);
+}
+
+static uint64_t job_bytes(const jobs_t *j, const job_t *job)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < job->plan.n_sources; i++)
+        sum +=
+            catalog_sample(j->worker->catalog, job->plan.split, job->plan.sources[i])->file_bytes;
+    return sum;
 }
 
 static int job_files_done(const job_t *job)
@@ -201,13 +265,16 @@ int jobs_claim(jobs_t *j)
     worker_t *w = j->worker;
     job_t *job = NULL;
     uint32_t ready = 0;
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < j->n_jobs; i++) {
         job_t *other = &j->jobs[i];
         if (other->state == JOB_FREE)
             job = other;
+        else
+            bytes += job_bytes(j, other);
         ready += other->state == JOB_READING && job_files_done(other);
     }
-    if (!job || ready >= JOBS_AHEAD)
+    if (!job || ready >= JOBS_AHEAD || bytes > JOBS_BYTES)
         return 0;
     plan_batch_t batch;
     /* Another loader may be faster at any cell: then look again. Each lost claim is a cell that
@@ -228,7 +295,7 @@ int jobs_claim(jobs_t *j)
 static void job_release(job_t *job)
 {
     job_forget_files(job);
-    job->state = JOB_FREE;
+    job_enter(job, JOB_FREE);
     job_phase(job, CELL_FREE, 0);
 }
 
@@ -262,7 +329,11 @@ job_t *jobs_ready(jobs_t *j)
 static void job_block(jobs_t *j, job_t *job, uint32_t bad)
 {
     const catalog_t *catalog = j->worker->catalog;
-    job->state = JOB_BLOCKED;
+    job->unread = 0;
+    for (uint32_t i = 0; i < job->plan.n_sources; i++)
+        job->unread |= job->plan.sources[i] == bad && job->files[i].error != 0;
+    KILL_POINT(JOB_BAD_BEFORE);
+    job_enter(job, JOB_BLOCKED);
     job->bad = bad;
     job->reported = 0;
     snprintf(job->reason, sizeof job->reason, "%s", err_text());
@@ -312,6 +383,7 @@ static int job_fill(jobs_t *j, job_t *job, uint32_t *bad)
         (int)config->digest,
     };
     BOARD_ADD(w->page->bytes_read, bytes);
+    KILL_POINT(JOB_DECODE_BEFORE);
     return cell_fill(j->maker, &job->plan, files, &target, bad);
 }
 
@@ -322,6 +394,7 @@ int jobs_finish(jobs_t *j, job_t *job)
     int rc;
     if (!job_settle(j, job, &rc))
         return rc;
+    KILL_POINT(JOB_READ_DONE);
     j->current = job;
     rc = job_fill(j, job, &bad);
     jobs_account(j, CELL_FREE);
@@ -339,7 +412,7 @@ int jobs_finish(jobs_t *j, job_t *job)
         log_line(LOG_WARN, "batch %llu cell %u of rank %u was taken back while it was being filled",
                  (unsigned long long)job->seq, job->cell, job->rank);
     job_release(job);
-    BOARD_PUT(w->page->memory_bytes, cell_maker_memory(j->maker));
+    BOARD_PUT(w->page->memory_bytes, cell_maker_memory(j->maker) + reader_memory(j->reader));
     return 0;
 }
 
@@ -352,6 +425,11 @@ int jobs_report(jobs_t *j)
         job_t *job = &j->jobs[i];
         if (job->state != JOB_BLOCKED || job->reported)
             continue;
+        int rc = job->unread ? probe_ask(&j->probe, j->reader, w->catalog, job->plan.split) : 1;
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
+            continue;
         wire_bad_sample_t m;
         memset(&m, 0, sizeof m);
         wire_begin(&m, WIRE_BAD_SAMPLE, sizeof m);
@@ -361,13 +439,16 @@ int jobs_report(jobs_t *j)
         m.epoch = job->plan.batch.epoch;
         m.position = job->plan.position;
         m.loader = w->index;
+        m.probed = job->unread ? j->probe.probed : 0;
+        m.unread = job->unread ? j->probe.unread : 0;
         memcpy(m.reason, job->reason, sizeof m.reason);
-        int rc = worker_send(w, &m, sizeof m);
+        rc = worker_send(w, &m, sizeof m);
         if (rc == ERR_TIMEOUT)
             return 0; /* the pipe is full: the next turn of the loop tries again */
         if (rc < 0)
             return rc;
         job->reported = 1;
+        KILL_POINT(JOB_BAD_AFTER);
     }
     return 0;
 }
@@ -387,6 +468,7 @@ int jobs_ledger(jobs_t *j, const wire_ledger_t *entry)
         entry->substitute >= catalog_count(catalog, (catalog_split_t)entry->split))
         return err_set(ERR_FAILED, "ledger entry %u names a sample that the list does not have",
                        entry->number);
+    KILL_POINT(JOB_LEDGER);
     int rc = substitutes_add(&j->ledger, entry);
     for (uint32_t i = 0; i < j->n_jobs && rc == 0; i++) {
         job_t *job = &j->jobs[i];
@@ -400,7 +482,7 @@ int jobs_ledger(jobs_t *j, const wire_ledger_t *entry)
         if (job->state == JOB_BLOCKED)
             rc = job_start(j, job, &batch);
         else
-            job->state = JOB_STALE;
+            job_enter(job, JOB_STALE);
     }
     return rc;
 }

@@ -1,12 +1,6 @@
 /* A loader's cells in flight: claimed cells and the state of each (design 3).
  *
- *   FREE    --jobs_claim-->                      READING
- *   READING --jobs_finish, all files read-->     FREE     committed
- *   READING --jobs_finish, a file is unusable--> BLOCKED  the bad sample is reported
- *   BLOCKED --jobs_ledger, an entry for it-->    READING  planned anew
- *   READING --jobs_ledger, an entry for it-->    STALE    its reads cannot be called back
- *   STALE   --jobs_finish, all files read-->     READING  planned anew
- *
+ * JOB_TRANSITIONS below says how a job's state may change; tests/test_job.c holds README.md to it.
  * One thread.
  */
 #ifndef SLUICE_LOADER_JOB_H
@@ -14,9 +8,32 @@
 
 #include "control/worker.h"
 #include "loader/cell.h"
+#include "loader/probe.h"
 #include "loader/reader.h"
 
+/* No cell; its files are asked for or read; they are, but the plan has changed since; it waits for
+ * a substitute. In all states but FREE its cell is CLAIMED. */
 typedef enum { JOB_FREE = 0, JOB_READING, JOB_STALE, JOB_BLOCKED } job_state_t;
+
+/* From, to, function, when. */
+#define JOB_TRANSITIONS(X)                                                                         \
+    X(FREE, READING, "jobs_claim", "a claim is won")                                               \
+    X(READING, FREE, "jobs_finish", "all files are read and usable: committed")                    \
+    X(READING, BLOCKED, "jobs_finish", "a file is unusable: the bad sample is reported")           \
+    X(BLOCKED, READING, "jobs_ledger", "an entry changes its plan: begun anew")                    \
+    X(READING, STALE, "jobs_ledger", "an entry changes its plan: reads cannot be called back")     \
+    X(STALE, READING, "jobs_finish", "the reads are over: begun anew")
+
+static const struct {
+    job_state_t from, to;
+    const char *from_name, *to_name, *function, *when;
+} job_transitions[] = {
+#define JOB_TRANSITION_ROW(from, to, function, when)                                               \
+    {JOB_##from, JOB_##to, #from, #to, function, when},
+    JOB_TRANSITIONS(JOB_TRANSITION_ROW)
+#undef JOB_TRANSITION_ROW
+};
+enum { JOB_TRANSITION_COUNT = sizeof job_transitions / sizeof job_transitions[0] };
 
 typedef struct {
     job_state_t state;
@@ -25,6 +42,7 @@ typedef struct {
     cell_plan_t plan;
     reader_file_t files[CELL_SOURCES];
     uint32_t bad; /* BLOCKED: catalogue index */
+    int unread;   /* it could not be read, rather than not be used */
     int reported; /* the coordinator has the report */
     char reason[WIRE_TEXT];
     board_cell_t *page; /* this job's place on the status board */
@@ -37,6 +55,8 @@ typedef struct {
     substitutes_t ledger;
     job_t jobs[BOARD_INFLIGHT];
     uint32_t n_jobs;
+    probe_t probe;
+    uint8_t *told[CATALOG_SPLITS]; /* a byte a sample: the coordinator has its warning */
     job_t *current;                /* the job that is being decoded, for the maker's progress */
     board_cell_phase_t mark_phase; /* what it has been doing since mark_ns */
     uint64_t mark_ns;
@@ -55,7 +75,8 @@ int jobs_claim(jobs_t *j);
 job_t *jobs_ready(jobs_t *j);
 /* Decodes and commits a ready job. A file that cannot be used blocks it and is no error. */
 int jobs_finish(jobs_t *j, job_t *job);
-/* Reports what is blocked and not yet reported. */
+/* Reports what is blocked and not yet reported; what could not be read, once other files have been
+ * tried (probe.h). */
 int jobs_report(jobs_t *j);
 /* Takes a ledger entry: plans every unfinished cell anew that it changes. */
 int jobs_ledger(jobs_t *j, const wire_ledger_t *entry);

@@ -12,9 +12,8 @@
 #include <jpeglib.h>
 
 enum {
-    BAND_ROWS = 16,        /* rows converted or turned at once */
-    APP1 = JPEG_APP0 + 1,  /* where EXIF lives */
-    MARKER_BYTES = 0xFFFF, /* longest marker payload */
+    BAND_ROWS = 16,       /* rows converted or turned at once */
+    APP1 = JPEG_APP0 + 1, /* where EXIF lives */
 };
 
 /* error and progress are first in what libjpeg hands back, so its pointers lead to the whole
@@ -26,6 +25,8 @@ struct jpeg {
     jmp_buf leave;
     int failed; /* an ERR_ code when the reason is ours rather than libjpeg's */
     uint32_t max_scans;
+    int orientation;         /* of the first EXIF block that has one; 0: none so far */
+    const char *exif_remark; /* of a malformed block */
     uint32_t warnings;
     char warning[PICTURE_TEXT];
     uint8_t *band; /* rows that cannot be decoded in place; grows, kept */
@@ -74,6 +75,27 @@ static void on_progress(j_common_ptr common)
     }
 }
 
+/* An APP1 segment, read where it lies. libjpeg's own way of keeping segments copies them and walks
+ * a list of all for each: a file of empty ones would take for ever. The source is jpeg_mem_src's:
+ * all of the file is in its buffer, and skipping behind the end makes it warn and end the file. */
+static boolean on_app1(j_decompress_ptr cinfo)
+{
+    jpeg_t *j = cinfo->client_data;
+    const struct jpeg_source_mgr *src = cinfo->src;
+    if (src->bytes_in_buffer < 2) {
+        src->skip_input_data(cinfo, 2);
+        return TRUE;
+    }
+    size_t length = (size_t)src->next_input_byte[0] << 8 | src->next_input_byte[1];
+    length = length < 2 ? 2 : length; /* its own two bytes are part of it */
+    if (j->orientation == 0 && length <= src->bytes_in_buffer) {
+        int found = exif_app1(src->next_input_byte + 2, length - 2, &j->exif_remark);
+        j->orientation = found > 0 ? found : 0;
+    }
+    src->skip_input_data(cinfo, (long)length);
+    return TRUE;
+}
+
 /* ---- the object ---- */
 
 int jpeg_new(jpeg_t **out)
@@ -108,22 +130,19 @@ static void begin_file(jpeg_t *j, const picture_limits_t *limits)
     j->max_scans = limits->max_scans;
     jpeg_create_decompress(&j->cinfo);
     j->cinfo.progress = &j->progress;
-    jpeg_save_markers(&j->cinfo, APP1, MARKER_BYTES);
+    jpeg_set_marker_processor(&j->cinfo, APP1, on_app1);
 }
 
-static int find_orientation(const jpeg_t *j, const char **remark)
+/* What libjpeg keeps of the whole image: the coefficients, where several scans make it. */
+static uint64_t working_bytes(jpeg_t *j)
 {
-    *remark = NULL;
-    for (jpeg_saved_marker_ptr m = j->cinfo.marker_list; m; m = m->next) {
-        if (m->marker != APP1)
-            continue;
-        int orientation = exif_app1(m->data, m->data_length, remark);
-        if (orientation > 0) {
-            *remark = NULL; /* of a malformed block before it */
-            return orientation;
-        }
-    }
-    return 1;
+    uint64_t blocks = 0;
+    if (!jpeg_has_multiple_scans(&j->cinfo))
+        return 0;
+    for (int i = 0; i < j->cinfo.num_components; i++)
+        blocks += (uint64_t)j->cinfo.comp_info[i].width_in_blocks *
+                  j->cinfo.comp_info[i].height_in_blocks;
+    return blocks * sizeof(JBLOCK);
 }
 
 /* Reads the header; runs under the caller's setjmp. */
@@ -132,7 +151,7 @@ static int read_header(jpeg_t *j, const uint8_t *file, size_t bytes, const pictu
 {
     jpeg_mem_src(&j->cinfo, file, bytes);
     jpeg_read_header(&j->cinfo, TRUE);
-    int rc = picture_check(j->cinfo.image_width, j->cinfo.image_height, limits);
+    int rc = picture_check(j->cinfo.image_width, j->cinfo.image_height, working_bytes(j), limits);
     if (rc < 0)
         return rc;
     if (j->cinfo.data_precision != 8)
@@ -142,7 +161,8 @@ static int read_header(jpeg_t *j, const uint8_t *file, size_t bytes, const pictu
                        j->cinfo.num_components);
     h->width = j->cinfo.image_width;
     h->height = j->cinfo.image_height;
-    h->orientation = find_orientation(j, &h->exif_remark);
+    h->orientation = j->orientation ? j->orientation : 1;
+    h->exif_remark = j->orientation ? NULL : j->exif_remark;
     h->components = j->cinfo.num_components;
     h->progressive = j->cinfo.progressive_mode;
     h->arithmetic = j->cinfo.arith_code;
@@ -153,6 +173,8 @@ static int read_header(jpeg_t *j, const uint8_t *file, size_t bytes, const pictu
 static void reset(jpeg_t *j)
 {
     j->failed = 0;
+    j->orientation = 0;
+    j->exif_remark = NULL;
     j->warnings = 0;
     j->warning[0] = '\0';
     /* Should creating fail, destroying must find nothing. */

@@ -15,7 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_BYTES_MAX = 64 << 20, NUMBER_BYTES = 64, BOX_FIELDS = 5, POLYGON_ABOVE = 6 };
+enum { FILE_BYTES_MAX = 16 << 20, NUMBER_BYTES = 64, BOX_FIELDS = 5, POLYGON_ABOVE = 6 };
+enum { ROWS_MAX = 2 * LABELS_MAX };
 /* A cell holds those of up to eight images, a mosaic mixed with another. */
 _Static_assert(8 * LABELS_MAX <= RING_MAX_LABELS, "the ring has room for a cell's labels");
 /* Tolerance of facts/yolo.md 7.4: a hundredth of the image beyond its border. */
@@ -119,6 +120,10 @@ static int read_row(parse_t *p, const char *text, size_t n, uint32_t line)
     }
     if (row.fields == 0)
         return 0;
+    /* Before its memory: the duplicates of a file that has so many count too. */
+    if (p->n_rows == ROWS_MAX)
+        return err_set(ERR_DATA, "%s: more than %d rows; an image may have %d labels", p->origin,
+                       ROWS_MAX, LABELS_MAX);
     if (grow((void **)&p->rows, &p->rows_room, p->n_rows + 1, sizeof *p->rows) < 0)
         return no_memory(p->origin);
     p->rows[p->n_rows++] = row;

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEPTH_MAX = 64, LISTING_TELL = 256 };
+enum { DEPTH_MAX = 64, LISTING_TELL = 256, LINE_MOST = 16 << 10 /* bytes of a list's line */ };
 
 /* The folders from the split's entry down to the present one, to notice links that lead back up. */
 typedef struct {
@@ -179,18 +179,38 @@ static int add_line(listing_t *l, const dataset_t *d, const char *folder, const 
     return rc;
 }
 
+/* A line without its end, in `line` of LINE_MOST bytes; its length, or -1 at the end of the file, or
+ * LINE_MOST when it is longer than any path, as a line of what is no text is. */
+static int read_line(FILE *file, char *line)
+{
+    int n = 0, c;
+    while ((c = getc_unlocked(file)) != EOF && c != '\n') {
+        if (n == LINE_MOST - 1)
+            return LINE_MOST;
+        line[n++] = (char)c;
+    }
+    if (c == EOF && n == 0)
+        return -1;
+    while (n > 0 && line[n - 1] == '\r')
+        n--;
+    line[n] = '\0';
+    return n;
+}
+
 static int read_list(listing_t *l, const dataset_t *d, const char *list, const trail_t *trail)
 {
     /* O_NONBLOCK: a FIFO in the list's place must not hold up the scan. */
     int fd = open(list, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     struct stat st;
-    char *folder = path_folder(list), *line = NULL;
-    size_t room = 0;
-    ssize_t n;
-    int rc = 0, first = 1;
-    if (!file || !folder) {
+    char *folder = path_folder(list), *line = malloc(LINE_MOST);
+    int rc = 0, first = 1, n;
+    if (!file) {
         rc = err_sys(ERR_DATA, "%s: cannot read this list of images", list);
+        goto done;
+    }
+    if (!folder || !line) {
+        rc = err_set(ERR_ENV, "no memory for a list of images");
         goto done;
     }
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -198,14 +218,12 @@ static int read_list(listing_t *l, const dataset_t *d, const char *list, const t
                      list);
         goto done;
     }
-    while ((n = getline(&line, &room, file)) >= 0) {
+    while ((n = read_line(file, line)) >= 0) {
         char *text = line;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            line[--n] = '\0';
         if (first && strncmp(text, "\xEF\xBB\xBF", 3) == 0)
             text += 3; /* a byte order mark, left by some editors */
         first = 0;
-        if (strlen(line) != (size_t)n) {
+        if (n == LINE_MOST || strlen(line) != (size_t)n) {
             rc = err_set(ERR_DATA, "%s: not a text file: one image path a line is needed", list);
             goto done;
         }

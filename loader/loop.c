@@ -5,6 +5,7 @@
 #include "loader/job.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "shm/killpoint.h"
 
 #include <string.h>
 
@@ -41,6 +42,7 @@ static int loop_wait(worker_t *w, jobs_t *j, uint32_t bell)
     /* No cell is ours. The bell was read before the windows were searched: a cell that became empty
      * since has changed it, and the wait returns at once. */
     loop_phase(w, BOARD_WAIT_SLOT);
+    KILL_POINT(LOOP_WAIT);
     futex_wait(&w->hub->work_bell, bell, FUTEX_RECHECK_MS);
     atomic_fetch_add_explicit(&w->page->wait_slot_ns, clock_ns() - before, memory_order_relaxed);
     return 0;

@@ -17,7 +17,7 @@ void picture_fini(picture_t *p)
     memset(p, 0, sizeof *p);
 }
 
-int picture_check(uint64_t width, uint64_t height, const picture_limits_t *limits)
+int picture_check(uint64_t width, uint64_t height, uint64_t working, const picture_limits_t *limits)
 {
     if (width == 0 || height == 0)
         return err_set(ERR_DATA, "the header says %llu x %llu pixels", (unsigned long long)width,
@@ -30,6 +30,11 @@ int picture_check(uint64_t width, uint64_t height, const picture_limits_t *limit
                        "the header says %llu x %llu, %.1f megapixels; max_pixels allows %.1f",
                        (unsigned long long)width, (unsigned long long)height,
                        (double)(width * height) * 1e-6, (double)limits->max_pixels * 1e-6);
+    uint64_t need = width * height * 3 + working;
+    if (limits->max_bytes && need > limits->max_bytes)
+        return err_set(ERR_DATA, "decoding it takes %llu MB of memory; max_decode_mb allows %llu",
+                       (unsigned long long)((need + 999999) / 1000000),
+                       (unsigned long long)(limits->max_bytes / 1000000));
     return 0;
 }
 

@@ -20,6 +20,7 @@ enum {
 typedef struct {
     uint64_t max_pixels; /* width * height */
     uint32_t max_scans;  /* of a multi-scan JPEG */
+    uint64_t max_bytes;  /* memory that decoding one image takes, the picture included; 0: any */
 } picture_limits_t;
 
 /* EXIF orientation 1..8: how the stored picture becomes the upright one. 5 to 8 swap width and
@@ -47,7 +48,10 @@ uint8_t *picture_row(picture_t *p, uint32_t y);
 void picture_place(picture_t *p, uint32_t y, uint32_t n, const uint8_t *rows, size_t stride);
 /* Counts a warning and keeps the first one's text. */
 void picture_warn(picture_t *p, const char *text);
-/* ERR_DATA with a sentence if the sides are 0, above PICTURE_SIDE or more pixels than allowed. */
-int picture_check(uint64_t width, uint64_t height, const picture_limits_t *limits);
+/* ERR_DATA with a sentence if the sides are 0, above PICTURE_SIDE or more pixels than allowed, or if
+ * the picture and `working` bytes beside it (what the decoder keeps of the whole image) are more
+ * memory than allowed. */
+int picture_check(uint64_t width, uint64_t height, uint64_t working,
+                  const picture_limits_t *limits);
 
 #endif

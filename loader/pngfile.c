@@ -12,10 +12,11 @@
 
 enum {
     BAND_ROWS = 16,
-    CHUNK_BYTES_MAX =
-        8 << 20, /* an ancillary chunk's memory: profiles and texts, which are not used */
-    CHUNKS_MAX = 256,
+    CHUNK_BYTES_MAX = 1 << 17, /* of an EXIF block; a JPEG's has 64 KiB at most */
+    CHUNKS_MAX = 16,
 };
+
+static const png_byte exif_name[5] = "eXIf";
 
 struct pngfile {
     uint8_t *rows; /* stored rows that cannot be decoded in place; grows, kept */
@@ -94,6 +95,16 @@ static int png_failure(const png_reader_t *p)
     return err_set(memory ? ERR_ENV : ERR_DATA, "PNG: %s", p->reason);
 }
 
+/* Texts, profiles and the rest do not reach the pixels: they are skipped unread, so that neither a
+ * compressed text that swells nor thousands of chunks cost more than their bytes. EXIF is kept as
+ * libpng keeps a chunk that it does not know: its own reader of EXIF makes room for whatever length
+ * the chunk claims, up to 2 GiB, before it looks how much of it is there. */
+static void only_exif(png_structp png)
+{
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_ALWAYS, exif_name, 1);
+}
+
 static int png_reader_open(png_reader_t *p, const uint8_t *file, size_t bytes)
 {
     memset(p, 0, sizeof *p);
@@ -105,7 +116,12 @@ static int png_reader_open(png_reader_t *p, const uint8_t *file, size_t bytes)
         png_destroy_read_struct(&p->png, NULL, NULL);
         return err_set(ERR_ENV, "no memory for a PNG decoder");
     }
+    if (setjmp(p->leave)) {
+        png_destroy_read_struct(&p->png, &p->info, NULL);
+        return png_failure(p);
+    }
     png_set_read_fn(p->png, p, on_png_read);
+    only_exif(p->png);
     png_set_user_limits(p->png, PICTURE_SIDE, PICTURE_SIDE);
     png_set_chunk_malloc_max(p->png, CHUNK_BYTES_MAX);
     png_set_chunk_cache_max(p->png, CHUNKS_MAX);
@@ -117,6 +133,25 @@ static void png_reader_close(png_reader_t *p)
     png_destroy_read_struct(&p->png, &p->info, NULL);
 }
 
+/* Of the first EXIF chunk that has one; a malformed one before it is then no matter. */
+static void find_orientation(const png_reader_t *p, pngfile_header_t *h)
+{
+    png_unknown_chunkp chunks;
+    int n = png_get_unknown_chunks(p->png, p->info, &chunks);
+    for (int i = 0; i < n; i++) {
+        const char *why = NULL;
+        if (memcmp(chunks[i].name, exif_name, sizeof exif_name) != 0)
+            continue;
+        int orientation = exif_tiff(chunks[i].data, chunks[i].size, &why);
+        if (orientation > 0) {
+            h->orientation = orientation;
+            h->exif_remark = NULL;
+            return;
+        }
+        h->exif_remark = h->exif_remark ? h->exif_remark : why;
+    }
+}
+
 /* Reads up to the pixels; runs under the caller's setjmp. */
 static int read_png_header(png_reader_t *p, const picture_limits_t *limits, pngfile_header_t *h)
 {
@@ -125,16 +160,12 @@ static int read_png_header(png_reader_t *p, const picture_limits_t *limits, pngf
     h->width = png_get_image_width(p->png, p->info);
     h->height = png_get_image_height(p->png, p->info);
     h->orientation = 1;
-#ifdef PNG_eXIf_SUPPORTED
-    png_uint_32 exif_bytes;
-    png_bytep exif;
-    if (png_get_eXIf_1(p->png, p->info, &exif_bytes, &exif)) {
-        int orientation = exif_tiff(exif, exif_bytes, &h->exif_remark);
-        if (orientation > 0)
-            h->orientation = orientation;
-    }
-#endif
-    return picture_check(h->width, h->height, limits);
+    find_orientation(p, h);
+    /* An interlaced picture that is turned is stored whole before it is. */
+    int twice = png_get_interlace_type(p->png, p->info) != PNG_INTERLACE_NONE &&
+                h->orientation != 1 && h->orientation != 4;
+    return picture_check(h->width, h->height, twice ? (uint64_t)h->width * h->height * 3 : 0,
+                         limits);
 }
 
 int pngfile_probe(const uint8_t *file, size_t bytes, const picture_limits_t *limits,

@@ -10,12 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { READER_SLACK = 64 /* zeroed bytes behind the file, for decoders that look ahead */ };
+enum {
+    READER_SLACK = 64, /* zeroed bytes behind the file, for decoders that look ahead */
+    /* What is short for a moment: 10 ms, then twice as long each time, 5 s together. */
+    READER_PAUSE_MS = 10,
+    READER_TRIES = 9,
+    READER_STALE_TRIES = 3, /* a file that was replaced on its server: opening it anew finds it */
+};
 
 struct reader {
     const reader_engine_t *kind;
     void *engine;
     uint32_t in_flight; /* submitted and not yet counted by a poll */
+    uint64_t memory;    /* of all files' buffers */
 };
 
 int reader_new(opt_io_t io, uint32_t depth, reader_t **reader)
@@ -57,20 +64,33 @@ const char *reader_engine(const reader_t *reader)
     return reader->kind->name;
 }
 
+static void reader_drop(reader_t *reader, reader_file_t *file)
+{
+    free(file->data);
+    reader->memory -= file->capacity;
+    file->data = NULL;
+    file->capacity = 0;
+}
+
 int reader_submit(reader_t *reader, reader_file_t *file, const char *path, uint64_t expected)
 {
     assert(reader_state(file) == READER_IDLE);
     size_t need = (size_t)expected + 1 + READER_SLACK;
+    if (file->owner != reader)
+        reader->memory += file->capacity;
     if (need > file->capacity) {
         /* A quarter more, so that a slowly growing series of files does not allocate each time. */
         size_t capacity = need + need / 4;
-        free(file->data);
+        reader_drop(reader, file);
         file->data = malloc(capacity);
         file->capacity = file->data ? capacity : 0;
+        reader->memory += file->capacity;
         if (!file->data)
             return err_set(ERR_ENV, "no memory for the %llu bytes of %s",
                            (unsigned long long)expected, path);
     }
+    file->owner = reader;
+    file->tries = 0;
     file->path = path;
     file->expected = expected;
     file->bytes = 0;
@@ -110,13 +130,37 @@ reader_state_t reader_state(const reader_file_t *file)
     return (reader_state_t)atomic_load_explicit(&file->state, memory_order_acquire);
 }
 
+uint64_t reader_memory(const reader_t *reader)
+{
+    return reader->memory;
+}
+
+/* Of this process or machine, at this moment: no file is bad for it. */
+static int not_the_files(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS ||
+           error == EAGAIN || error == EBUSY || error == EINTR;
+}
+
+int reader_again(reader_file_t *file, int error)
+{
+    uint32_t most = not_the_files(error) ? READER_TRIES : error == ESTALE ? READER_STALE_TRIES : 0;
+    if (file->tries >= most)
+        return -1;
+    int pause = error == ESTALE ? 0 : READER_PAUSE_MS << file->tries;
+    file->tries++;
+    file->bytes = 0;
+    file->error = 0;
+    return pause;
+}
+
 int reader_verdict(const reader_file_t *file)
 {
     assert(reader_state(file) == READER_DONE);
-    if (file->error == EMFILE || file->error == ENFILE || file->error == ENOMEM ||
-        file->error == ENOBUFS)
-        return err_set(ERR_ENV, "%s cannot be read, and it is not the file's fault: %s", file->path,
-                       strerror(file->error));
+    if (not_the_files(file->error))
+        return err_set(ERR_ENV,
+                       "%s cannot be read, and it is not the file's fault: %s, tried %u times",
+                       file->path, strerror(file->error), file->tries + 1);
     if (file->error)
         return err_set(ERR_DATA, "cannot be read: %s",
                        file->error == ESPIPE ? "not a file any more" : strerror(file->error));
@@ -136,6 +180,8 @@ void reader_forget(reader_file_t *file)
 {
     assert(reader_state(file) == READER_DONE);
     atomic_store_explicit(&file->state, READER_IDLE, memory_order_relaxed);
+    if (file->owner->memory > READER_KEEP)
+        reader_drop(file->owner, file);
 }
 
 void reader_file_fini(reader_file_t *file)

@@ -17,6 +17,11 @@ typedef struct {
 
 extern const reader_engine_t reader_uring, reader_threads;
 
+/* The file's reading has failed with `error` (errno). Whether it begins anew, and after how many
+ * milliseconds: 0 at once, -1 not at all. Counts the tries; the engine has closed the descriptor, and
+ * bytes and error are reset here where it begins anew. */
+int reader_again(reader_file_t *file, int error);
+
 /* Bytes to ask for next: what is expected and one more, which shows a file that has grown. */
 static inline size_t reader_rest(const reader_file_t *file)
 {

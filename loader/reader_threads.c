@@ -47,22 +47,35 @@ static int threads_read(reader_file_t *file)
     return 0;
 }
 
-static void threads_file(reader_file_t *file)
+/* 0, or the errno of the failure. */
+static int threads_once(reader_file_t *file)
 {
     /* O_NONBLOCK first: a name that has become a pipe must not hold the thread; pread then refuses
      * it. EAGAIN: a file server holds a lease on the file, and gives it back to who waits. */
     int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-    while ((file->fd = open(file->path, flags)) < 0 && (errno == EINTR || errno == EAGAIN))
+    while ((file->fd = open(file->path, flags)) < 0 &&
+           (errno == EINTR || (errno == EAGAIN && (flags & O_NONBLOCK))))
         if (errno == EAGAIN)
             flags &= ~O_NONBLOCK;
-    if (file->fd < 0) {
-        file->error = errno;
-        return;
-    }
+    if (file->fd < 0)
+        return errno;
     atomic_store_explicit(&file->state, READER_READING, memory_order_relaxed);
-    file->error = threads_read(file);
+    int error = threads_read(file);
     close(file->fd);
     file->fd = -1;
+    return error;
+}
+
+static void threads_file(reader_file_t *file)
+{
+    for (int error, pause = 0; (error = threads_once(file)) != 0;) {
+        pause = reader_again(file, error);
+        if (pause < 0) {
+            file->error = error;
+            return;
+        }
+        nanosleep(&(struct timespec){pause / 1000, pause % 1000 * 1000000L}, NULL);
+    }
 }
 
 static void threads_free(threads_t *t)

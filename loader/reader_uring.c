@@ -1,12 +1,14 @@
 #include "loader/reader_engine.h"
 
 #include "shm/err.h"
+#include "shm/futex.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* DESIGN
@@ -18,10 +20,14 @@
  * measurable here.
  */
 
+/* The kernel is short of memory, or of room for completions: looked again, for 5 s. */
+enum { URING_REFUSALS = 500, URING_PAUSE_NS = 10000000 };
 enum { URING_OPEN = 0, URING_READ = 1, URING_CLOSE = 2, URING_OP_MASK = 3 };
 
 typedef struct {
     struct io_uring ring;
+    reader_file_t *resting; /* to begin anew when they are due */
+    int refusals;           /* of our requests by the kernel, in a row */
 } uring_t;
 
 static int uring_ops_known(struct io_uring *ring)
@@ -74,7 +80,8 @@ static int uring_open(uint32_t depth, void **engine)
                            "io_uring is denied here (%s; a container's seccomp profile, or "
                            "kernel.io_uring_disabled)",
                            strerror(-rc));
-        return err_set(ERR_ENV, "io_uring cannot be had: %s", strerror(-rc));
+        return err_set(ERR_ENV, "io_uring cannot be had: %s%s", strerror(-rc),
+                       rc == -ENOMEM ? " (most often the limit on locked memory: ulimit -l)" : "");
     }
     if (!uring_ops_known(&u->ring)) {
         io_uring_queue_exit(&u->ring);
@@ -109,9 +116,11 @@ static void uring_tag(struct io_uring_sqe *sqe, reader_file_t *file, uint64_t op
     io_uring_sqe_set_data64(sqe, (uint64_t)(uintptr_t)file | op);
 }
 
-/* Asks for the file's descriptor; -1 if the kernel takes no more requests. */
+/* Asks for the file's descriptor; -1 if the kernel takes no more requests. Without waiting first: a
+ * name that has become a pipe must not hold a kernel worker for ever. */
 static int uring_ask_open(uring_t *u, reader_file_t *file, int wait)
 {
+    file->waits = wait;
     struct io_uring_sqe *sqe = uring_request(u);
     if (!sqe)
         return -1;
@@ -123,36 +132,50 @@ static int uring_ask_open(uring_t *u, reader_file_t *file, int wait)
 
 static int uring_submit(void *engine, reader_file_t *file)
 {
-    /* Without waiting first: a name that has become a pipe must not hold a kernel worker for ever.
-     */
     if (uring_ask_open(engine, file, 0) < 0)
         return err_set(ERR_ENV, "io_uring takes no more requests");
     return 0;
 }
 
-/* The file needs nothing more of the kernel. */
+static void uring_give_back(uring_t *u, reader_file_t *file)
+{
+    if (file->fd < 0)
+        return;
+    struct io_uring_sqe *sqe = uring_request(u);
+    if (sqe) {
+        io_uring_prep_close(sqe, file->fd);
+        uring_tag(sqe, NULL, URING_CLOSE);
+    } else {
+        close(file->fd);
+    }
+    file->fd = -1;
+}
+
+/* The file needs nothing more of the kernel, or begins anew; 1 when it is done. */
 static int uring_done(uring_t *u, reader_file_t *file, int error)
 {
-    if (file->fd >= 0) {
-        struct io_uring_sqe *sqe = uring_request(u);
-        if (sqe) {
-            io_uring_prep_close(sqe, file->fd);
-            uring_tag(sqe, NULL, URING_CLOSE);
-        } else {
-            close(file->fd);
-        }
-        file->fd = -1;
+    uring_give_back(u, file);
+    int pause = error ? reader_again(file, error) : -1;
+    if (pause >= 0) {
+        file->due_ns = clock_ns() + (uint64_t)pause * 1000000;
+        file->next = u->resting;
+        u->resting = file;
+        return 0;
     }
     file->error = error;
     atomic_store_explicit(&file->state, READER_DONE, memory_order_release);
     return 1;
 }
 
-/* Asks for the rest. Reads of more than 2 GiB come in parts. */
+/* Asks for the rest. Reads of more than 2 GiB come in parts. What lies behind the expected end is
+ * asked for by itself: where a read ends short, io_uring asks again by itself, and on FUSE's direct
+ * I/O it then gets the file's beginning once more (Linux 6.18, measured). */
 static int uring_read(uring_t *u, reader_file_t *file)
 {
     struct io_uring_sqe *sqe = uring_request(u);
     size_t rest = reader_rest(file);
+    if (file->bytes < file->expected && rest > file->expected - file->bytes)
+        rest = (size_t)(file->expected - file->bytes);
     if (!sqe)
         return uring_done(u, file, ENOBUFS);
     io_uring_prep_read(sqe, file->fd, file->data + file->bytes,
@@ -168,9 +191,10 @@ static int uring_complete(uring_t *u, uint64_t tag, int result)
     switch (tag & URING_OP_MASK) {
     case URING_OPEN:
         /* EAGAIN: a file server holds a lease on the file, and gives it back to who waits. */
-        if (result == -EINTR || result == -EAGAIN)
-            return uring_ask_open(u, file, result == -EAGAIN) < 0 ? uring_done(u, file, ENOBUFS)
-                                                                  : 0;
+        if (result == -EINTR || (result == -EAGAIN && !file->waits)) {
+            int wait = file->waits || result == -EAGAIN;
+            return uring_ask_open(u, file, wait) < 0 ? uring_done(u, file, ENOBUFS) : 0;
+        }
         if (result < 0)
             return uring_done(u, file, -result);
         file->fd = result;
@@ -183,7 +207,7 @@ static int uring_complete(uring_t *u, uint64_t tag, int result)
         atomic_store_explicit(&file->state, READER_READING, memory_order_relaxed);
         return uring_read(u, file);
     case URING_READ:
-        if (result == -EINTR || result == -EAGAIN)
+        if (result == -EINTR)
             return uring_read(u, file);
         if (result < 0)
             return uring_done(u, file, -result);
@@ -191,6 +215,28 @@ static int uring_complete(uring_t *u, uint64_t tag, int result)
         return result == 0 || reader_rest(file) == 0 ? uring_done(u, file, 0) : uring_read(u, file);
     default: /* a close: whatever it says, the descriptor is gone */ return 0;
     }
+}
+
+/* Begins anew what has rested; returns how many files are done instead, and the time until the next
+ * one is due in *wait_ms if that is less. */
+static int uring_wake(uring_t *u, int *wait_ms)
+{
+    uint64_t now = clock_ns();
+    int done = 0;
+    for (reader_file_t **at = &u->resting; *at;) {
+        reader_file_t *file = *at;
+        if (file->due_ns > now) {
+            uint64_t left = (file->due_ns - now) / 1000000 + 1;
+            *wait_ms = left < (uint64_t)*wait_ms ? (int)left : *wait_ms;
+            at = &file->next;
+            continue;
+        }
+        *at = file->next;
+        atomic_store_explicit(&file->state, READER_OPENING, memory_order_relaxed);
+        if (uring_ask_open(u, file, 0) < 0)
+            done += uring_done(u, file, ENOBUFS);
+    }
+    return done;
 }
 
 static int uring_reap(uring_t *u)
@@ -211,7 +257,7 @@ static int uring_poll(void *engine, int timeout_ms)
     uring_t *u = engine;
     struct io_uring_cqe *cqe;
     struct __kernel_timespec wait = {0};
-    int done = uring_reap(u);
+    int done = uring_wake(u, &timeout_ms) + uring_reap(u);
     if (timeout_ms > 0 && done == 0) {
         wait.tv_sec = timeout_ms / 1000;
         wait.tv_nsec = timeout_ms % 1000 * 1000000LL;
@@ -219,8 +265,15 @@ static int uring_poll(void *engine, int timeout_ms)
     /* Enters the kernel even for a time-out of zero: with DEFER_TASKRUN completions appear only
      * then. */
     int rc = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &wait, NULL);
-    if (rc < 0 && rc != -ETIME && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
+    if (rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM) {
+        if (++u->refusals > URING_REFUSALS)
+            return err_set(ERR_ENV, "io_uring takes no requests: %s", strerror(-rc));
+        nanosleep(&(struct timespec){.tv_nsec = URING_PAUSE_NS}, NULL);
+    } else if (rc < 0 && rc != -ETIME && rc != -EINTR) {
         return err_set(ERR_ENV, "io_uring: %s", strerror(-rc));
+    } else {
+        u->refusals = 0;
+    }
     done += uring_reap(u);
     /* What the reaped completions asked for goes out at once: the next look may be a decode away.
      */

@@ -35,8 +35,10 @@ typedef struct {
     _Atomic uint32_t next, done;
     /* Relaxed: 1 ends the threads after their present file. */
     _Atomic int stop;
-    /* Under the mutex: the first error of any thread. */
+    /* Under the mutex: threads that have not come to their end, and the first error of any. */
     pthread_mutex_t mutex;
+    pthread_cond_t ended; /* alive has changed; waits by CLOCK_MONOTONIC */
+    int alive;
     int failed;
     char reason[512];
     pthread_t threads[THREADS_MAX];
@@ -82,31 +84,43 @@ static void *pool_thread(void *arg)
     if (rc < 0)
         pool_fail(p, rc);
     inspector_free(&inspector);
+    pthread_mutex_lock(&p->mutex);
+    p->alive--;
+    pthread_cond_signal(&p->ended);
+    pthread_mutex_unlock(&p->mutex);
     return NULL;
 }
 
 static int pool_start(pool_t *p, int threads)
 {
+    int error = 0;
+    pthread_mutex_lock(&p->mutex); /* a thread that ends at once waits to be counted */
     for (int i = 0; i < threads; i++) {
-        int error = pthread_create(&p->threads[i], NULL, pool_thread, p);
-        if (error && i == 0)
-            return err_set(ERR_ENV, "cannot start a thread: %s", strerror(error));
+        error = pthread_create(&p->threads[i], NULL, pool_thread, p);
         if (error)
             break; /* fewer will do */
-        p->n_threads++;
+        p->alive = ++p->n_threads;
     }
+    pthread_mutex_unlock(&p->mutex);
+    if (error && p->n_threads == 0)
+        return err_set(ERR_ENV, "cannot start a thread: %s", strerror(error));
     return 0;
 }
 
-/* Waits at most ms for a thread; 1 when it has ended. */
-static int thread_ended(pthread_t thread, int ms)
+/* Waits at most TICK_MS; 1 when every thread is at its end. */
+static int pool_ended(pool_t *p)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec += TICK_MS * 1000000l;
+    until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0;
+    pthread_mutex_lock(&p->mutex);
+    if (p->alive > 0)
+        pthread_cond_timedwait(&p->ended, &p->mutex, &until);
+    int ended = p->alive == 0;
+    pthread_mutex_unlock(&p->mutex);
+    return ended;
 }
 
 /* Joins all threads, telling the progress meanwhile. *stuck is set when one did not end in time
@@ -115,11 +129,7 @@ static int pool_wait(pool_t *p, scan_progress_fn progress, void *user, int *stuc
 {
     int rc = 0, waited_ms = 0;
     *stuck = 0;
-    for (int i = 0; i < p->n_threads;) {
-        if (thread_ended(p->threads[i], TICK_MS)) {
-            i++;
-            continue;
-        }
+    while (!pool_ended(p)) {
         if (rc == 0 && progress)
             rc = progress(user, atomic_load_explicit(&p->done, memory_order_relaxed), p->count);
         if (rc == 0)
@@ -131,6 +141,8 @@ static int pool_wait(pool_t *p, scan_progress_fn progress, void *user, int *stuc
             return rc;
         }
     }
+    for (int i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL); /* all that is left of it is to return */
     if (rc == 0 && progress)
         rc = progress(user, atomic_load_explicit(&p->done, memory_order_relaxed), p->count);
     return rc;
@@ -154,7 +166,12 @@ static int inspect_all(scan_t *s, int threads, scan_progress_fn progress, void *
     p->paths = s->paths;
     p->findings = s->findings;
     p->count = s->total;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     int rc = pool_start(p, threads);
     if (rc == 0)
         rc = pool_wait(p, progress, user, stuck);
@@ -162,6 +179,7 @@ static int inspect_all(scan_t *s, int threads, scan_progress_fn progress, void *
         return rc;
     if (rc == 0 && p->failed)
         rc = err_set(p->failed, "%s", p->reason);
+    pthread_cond_destroy(&p->ended);
     pthread_mutex_destroy(&p->mutex);
     free(p);
     return rc;
@@ -311,6 +329,8 @@ static int add_issues(const scan_t *s, catalog_split_t split, catalog_builder_t 
         const finding_t *f = &s->findings[k];
         if (rc == 0 && f->dropped)
             rc = catalog_builder_issue(b, CATALOG_DROPPED, split, s->paths[k], f->dropped);
+        if (rc == 0 && !f->dropped && f->warning)
+            rc = catalog_builder_issue(b, CATALOG_DECODER, split, s->paths[k], f->warning);
         for (int r = 0; rc == 0 && !f->dropped && r < INSPECT_REMARKS && f->remarks[r]; r++)
             rc = catalog_builder_issue(b, CATALOG_WARNED, split, s->paths[k], f->remarks[r]);
     }
@@ -412,7 +432,8 @@ int scan_build(const options_t *o, int threads, catalog_builder_t *b, scan_progr
         return err_set(ERR_ENV, "no memory for the scan");
     CHECK_GOTO(dataset_open(o->data, &s->dataset), rc, done);
     s->rules = (inspect_rules_t){
-        .limits = {(uint64_t)(o->max_pixels * 1e6), (uint32_t)o->max_scans},
+        .limits = decode_limits(o),
+        .max_labels = (uint32_t)o->max_labels,
         .classes = s->dataset->names.count,
         .single_cls = o->single_cls,
         .skip_warned = o->on_warning == OPT_WARN_SKIP,

@@ -1,6 +1,7 @@
 /* A loader's view of the substitution ledger (design 4): which sample is read in place of which.
  *
- * Filled from WIRE_LEDGER messages, in any order and repeatedly; one thread.
+ * Filled from WIRE_LEDGER messages, in any order and repeatedly; one thread. Looked up for each tile
+ * of each cell, so entries are found by a hash of their sample.
  */
 #ifndef SLUICE_LOADER_SUBSTITUTES_H
 #define SLUICE_LOADER_SUBSTITUTES_H
@@ -9,6 +10,8 @@
 
 typedef struct {
     wire_ledger_t *entries; /* owned; no two alike */
+    uint32_t *next;         /* of each entry: the next of the same bucket, + 1; 0: none */
+    uint32_t *buckets;      /* capacity of them: the first entry's index + 1 */
     uint32_t count, capacity;
 } substitutes_t;
 

@@ -147,6 +147,7 @@ const char *board_phase_name(uint32_t phase)
         [BOARD_VALIDATE] = "validating",
         [BOARD_CHECKPOINT] = "checkpointing",
         [BOARD_STOPPING] = "stopping",
+        [BOARD_WRITING] = "writing",
     };
     return phase < BOARD_PHASES ? names[phase] : "unknown";
 }

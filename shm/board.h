@@ -38,6 +38,7 @@ typedef enum {
     BOARD_VALIDATE,   /* trainer: validation forward, NMS, AP; progress counts batches */
     BOARD_CHECKPOINT, /* trainer: writing a snapshot; scribe: writing it to disk */
     BOARD_STOPPING,   /* leaving in good order */
+    BOARD_WRITING,    /* scribe: lines of the logs and args.yaml, on their way to the disk */
     BOARD_PHASES
 } board_phase_t;
 
@@ -79,6 +80,7 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t work_bell; /* loaders sleep here (futex_wait); trainers ring it */
     _Alignas(64) _Atomic uint32_t abort_word; /* 1: every wait in the run ends with ERR_GONE */
     _Alignas(64) _Atomic uint32_t loaders_wanted;
+    _Atomic uint64_t memory_reserved; /* bytes that trainers leave to loaders and the rest */
 } board_hub_t;
 
 typedef struct board board_t; /* this process's mapping */

@@ -1,10 +1,10 @@
-/* arena_budget and arena_cpus: what the machine and its cgroups leave us (arena.h).
+/* What the machine and its cgroups leave us: memory, CPUs, tasks (arena.h).
  *
- * A container's limit may sit on any ancestor, and in cgroup v1 memory and cpu are separate
- * hierarchies, so every folder from the process's own up to the mount's root is read. A file that
- * is missing or says "max" bounds nothing.
+ * A file that is missing or says "max" bounds nothing. Limits of ancestors bind as our own do.
  */
 #include "shm/arena.h"
+
+#include "shm/cgroup.h"
 #include "shm/err.h"
 
 #include <errno.h>
@@ -13,14 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
-enum { BUDGET_PATH = 1024 };
+enum { BUDGET_PATH = 4 * CGROUP_PATH };
 
 /* First number of a small file: 0 read, -1 missing or not a number ("max"). */
-static int read_number(const char *path, uint64_t *value)
+static int read_number(const char *folder, const char *name, uint64_t *value)
 {
-    char text[64];
+    char path[BUDGET_PATH], text[64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "re");
     if (!f)
         return -1;
@@ -31,103 +33,86 @@ static int read_number(const char *path, uint64_t *value)
     char *end;
     errno = 0;
     *value = strtoull(text, &end, 10);
-    return end == text || errno ? -1 : 0;
+    return end == text || text[0] == '-' || errno ? -1 : 0;
 }
 
-/* "key value" in a file of such lines, as in memory.stat. */
-static uint64_t read_stat(const char *path, const char *key)
+/* "key value" in a file of such lines, as in memory.stat; 0 where there is none. */
+static uint64_t read_stat(const char *folder, const char *name, const char *key)
 {
-    char line[256], name[128];
+    char path[BUDGET_PATH], line[256], word[128];
     uint64_t value, found = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "re");
     if (!f)
         return 0;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%127s %" SCNu64, name, &value) == 2 && strcmp(name, key) == 0)
+        if (sscanf(line, "%127s %" SCNu64, word, &value) == 2 && strcmp(word, key) == 0)
             found = value;
     fclose(f);
     return found;
 }
 
-/* Calls visit for every folder of the process's cgroup in the given hierarchy, from its own to the
- * root. controller NULL: the unified (v2) hierarchy. */
-static void for_each_cgroup(const char *root, const char *controller,
-                            void (*visit)(const char *folder, void *user), void *user)
-{
-    char path[2 * BUDGET_PATH], line[BUDGET_PATH], group[BUDGET_PATH] = "";
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *names = strchr(line, ':'), *where = names ? strchr(names + 1, ':') : NULL;
-        if (!where)
-            continue;
-        *where++ = '\0';
-        names++;
-        int match = controller == NULL && names[0] == '\0';
-        for (char *save, *n = strtok_r(names, ",", &save); controller && n;
-             n = strtok_r(NULL, ",", &save))
-            match |= strcmp(n, controller) == 0;
-        if (match)
-            snprintf(group, sizeof group, "%s", where);
-    }
-    fclose(f);
-    if (!group[0])
-        return;
-    for (;;) {
-        snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s%s", root, controller ? "/" : "",
-                 controller ? controller : "", strcmp(group, "/") == 0 ? "" : group);
-        visit(path, user);
-        char *slash = strrchr(group, '/');
-        if (!slash || strcmp(group, "/") == 0)
-            return;
-        if (slash == group)
-            strcpy(group, "/");
-        else
-            *slash = '\0';
-    }
-}
-
-static void take_limit(arena_budget_t *b, uint64_t limit, uint64_t used, const char *what)
+static void take_limit(arena_budget_t *b, uint64_t limit, uint64_t used, const char *folder,
+                       const char *name)
 {
     uint64_t left = used < limit ? limit - used : 0;
-    if (left < b->available) {
-        b->available = left;
-        b->limit = limit;
-        snprintf(b->source, sizeof b->source, "%s", what);
-    }
+    if (left >= b->available)
+        return;
+    b->available = left;
+    b->limit = limit;
+    snprintf(b->source, sizeof b->source, "%.200s/%.40s", folder, name);
 }
 
-static void visit_memory(const char *folder, const char *limit_file, const char *usage_file,
-                         const char *reclaim_key, arena_budget_t *b)
+/* ---- memory ---- */
+
+/* Usage without page cache and slabs that the kernel drops on demand. Shared memory is not among
+ * these: it is on the lists of anonymous pages. */
+static uint64_t held(uint64_t used, uint64_t reclaimable)
 {
-    char path[2 * BUDGET_PATH + 64];
-    uint64_t limit, used;
-    snprintf(path, sizeof path, "%s/%s", folder, limit_file);
-    if (read_number(path, &limit) < 0)
-        return;
-    char what[256];
-    snprintf(what, sizeof what, "%.250s", path);
-    snprintf(path, sizeof path, "%s/%s", folder, usage_file);
-    if (read_number(path, &used) < 0)
-        return;
-    /* Page cache that the kernel drops on demand is not in the way. */
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    uint64_t cache = read_stat(path, reclaim_key);
-    take_limit(b, limit, used > cache ? used - cache : 0, what);
+    return used > reclaimable ? used - reclaimable : 0;
 }
 
 static void visit_memory_v2(const char *folder, void *user)
 {
-    visit_memory(folder, "memory.max", "memory.current", "inactive_file", user);
+    uint64_t limit, used;
+    if (read_number(folder, "memory.current", &used) < 0)
+        return;
+    used = held(used, read_stat(folder, "memory.stat", "inactive_file") +
+                          read_stat(folder, "memory.stat", "active_file") +
+                          read_stat(folder, "memory.stat", "slab_reclaimable"));
+    if (read_number(folder, "memory.max", &limit) == 0)
+        take_limit(user, limit, used, folder, "memory.max");
+    /* Above it nobody is killed, but everybody is slowed down until the group is below again. */
+    if (read_number(folder, "memory.high", &limit) == 0)
+        take_limit(user, limit, used, folder, "memory.high");
 }
 
 static void visit_memory_v1(const char *folder, void *user)
 {
-    visit_memory(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-                 user);
+    uint64_t limit, used;
+    if (read_number(folder, "memory.usage_in_bytes", &used) < 0)
+        return;
+    used = held(used, read_stat(folder, "memory.stat", "total_inactive_file") +
+                          read_stat(folder, "memory.stat", "total_active_file"));
+    if (read_number(folder, "memory.limit_in_bytes", &limit) == 0)
+        take_limit(user, limit, used, folder, "memory.limit_in_bytes");
+    /* Ancestors that are not mounted here bind all the same; their usage is at least ours. */
+    limit = read_stat(folder, "memory.stat", "hierarchical_memory_limit");
+    if (limit)
+        take_limit(user, limit, used, folder, "memory.stat hierarchical_memory_limit");
+}
+
+/* Without /proc: what is free, page cache not counted, for nothing says how much of it there is. */
+static int free_memory(const char *path, arena_budget_t *budget)
+{
+    struct sysinfo s;
+    if (sysinfo(&s) != 0)
+        return err_set(ERR_ENV, "how much memory there is cannot be told: %s is missing", path);
+    budget->available = (uint64_t)s.freeram * s.mem_unit;
+    budget->limit = (uint64_t)s.totalram * s.mem_unit;
+    snprintf(budget->source, sizeof budget->source,
+             "free memory; %.150s, which would say what else can be had, is missing", path);
+    return 0;
 }
 
 int arena_budget(const char *root, arena_budget_t *budget)
@@ -136,58 +121,135 @@ int arena_budget(const char *root, arena_budget_t *budget)
     uint64_t kib, available = 0, total = 0;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     FILE *f = fopen(path, "re");
-    if (!f)
-        return err_sys(ERR_ENV, "%s", path);
-    while (fgets(line, sizeof line, f)) {
+    int rc = f ? 0 : free_memory(path, budget);
+    if (rc < 0)
+        return rc;
+    while (f && fgets(line, sizeof line, f)) {
         if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
             available = kib * 1024;
         if (sscanf(line, "MemTotal: %" SCNu64, &kib) == 1)
             total = kib * 1024;
     }
-    fclose(f);
-    if (!available)
-        return err_set(ERR_ENV, "%s has no MemAvailable line", path);
-    budget->available = available;
-    budget->limit = total;
-    snprintf(budget->source, sizeof budget->source, "MemAvailable of %.200s", path);
-    for_each_cgroup(root, NULL, visit_memory_v2, budget);
-    for_each_cgroup(root, "memory", visit_memory_v1, budget);
+    if (f) {
+        fclose(f);
+        if (!available)
+            return err_set(ERR_ENV, "%s has no MemAvailable line", path);
+        budget->available = available;
+        budget->limit = total;
+        snprintf(budget->source, sizeof budget->source, "MemAvailable of %.200s", path);
+    }
+    cgroup_each(root, NULL, visit_memory_v2, budget);
+    cgroup_each(root, "memory", visit_memory_v1, budget);
     return 0;
 }
+
+/* ---- tasks ---- */
+
+static void visit_pids(const char *folder, void *user)
+{
+    uint64_t limit, used;
+    if (read_number(folder, "pids.max", &limit) == 0 &&
+        read_number(folder, "pids.current", &used) == 0)
+        take_limit(user, limit, used, folder, "pids.max");
+}
+
+void arena_tasks(const char *root, arena_budget_t *budget)
+{
+    static const char *const kernel[] = {"pid_max", "threads-max"};
+    char folder[BUDGET_PATH], path[BUDGET_PATH + 16];
+    unsigned long long alive = 0;
+    memset(budget, 0, sizeof *budget);
+    budget->available = budget->limit = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/loadavg", root);
+    FILE *f = fopen(path, "re");
+    /* "0.00 0.01 0.05 1/234 5678": 234 tasks are alive. */
+    if (f && fscanf(f, "%*f %*f %*f %*u/%llu", &alive) != 1)
+        alive = 0;
+    if (f)
+        fclose(f);
+    snprintf(folder, sizeof folder, "%s/proc/sys/kernel", root);
+    for (size_t i = 0; i < sizeof kernel / sizeof kernel[0]; i++) {
+        uint64_t limit;
+        if (read_number(folder, kernel[i], &limit) == 0)
+            take_limit(budget, limit, alive, folder, kernel[i]);
+    }
+    cgroup_each(root, NULL, visit_pids, budget);
+    cgroup_each(root, "pids", visit_pids, budget);
+}
+
+/* ---- CPUs ---- */
 
 typedef struct {
     double cpus;
 } cpu_bound_t;
 
-static void take_quota(cpu_bound_t *b, double quota, double period)
+static void take_cpus(cpu_bound_t *b, double cpus)
 {
-    if (quota > 0 && period > 0 && quota / period < b->cpus)
-        b->cpus = quota / period;
+    if (cpus > 0 && cpus < b->cpus)
+        b->cpus = cpus;
+}
+
+/* CPUs in a list such as "0-3,8,10-11"; 0 when it is none. */
+static double count_list(const char *list)
+{
+    double n = 0;
+    while (*list && *list != '\n') {
+        char *end;
+        unsigned long first = strtoul(list, &end, 10), last = first;
+        if (end == list)
+            return 0;
+        if (*end == '-') {
+            list = end + 1;
+            last = strtoul(list, &end, 10);
+            if (end == list || last < first)
+                return 0;
+        }
+        n += (double)(last - first + 1);
+        list = *end == ',' ? end + 1 : end;
+        if (*end && *end != ',' && *end != '\n')
+            return 0;
+    }
+    return n;
+}
+
+static void visit_cpuset(const char *folder, const char *name, cpu_bound_t *b)
+{
+    char path[BUDGET_PATH], list[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return;
+    if (fgets(list, sizeof list, f))
+        take_cpus(b, count_list(list));
+    fclose(f);
 }
 
 static void visit_cpu_v2(const char *folder, void *user)
 {
-    char path[2 * BUDGET_PATH + 64];
+    char path[BUDGET_PATH];
     double quota, period;
+    visit_cpuset(folder, "cpuset.cpus.effective", user);
     snprintf(path, sizeof path, "%s/cpu.max", folder);
     FILE *f = fopen(path, "re");
     if (!f)
         return;
-    if (fscanf(f, "%lf %lf", &quota, &period) == 2)
-        take_quota(user, quota, period);
+    if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0)
+        take_cpus(user, quota / period);
     fclose(f);
 }
 
 static void visit_cpu_v1(const char *folder, void *user)
 {
-    char path[2 * BUDGET_PATH + 64];
     uint64_t quota, period;
-    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (read_number(path, &quota) < 0 || quota > INT64_MAX) /* -1: no quota */
-        return;
-    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (read_number(path, &period) == 0)
-        take_quota(user, (double)quota, (double)period);
+    /* -1, no quota, is not a number here. */
+    if (read_number(folder, "cpu.cfs_quota_us", &quota) == 0 &&
+        read_number(folder, "cpu.cfs_period_us", &period) == 0 && period > 0)
+        take_cpus(user, (double)quota / (double)period);
+}
+
+static void visit_cpuset_v1(const char *folder, void *user)
+{
+    visit_cpuset(folder, "cpuset.effective_cpus", user);
 }
 
 int arena_cpus(const char *root)
@@ -209,8 +271,9 @@ int arena_cpus(const char *root)
             break;
         }
     }
-    for_each_cgroup(root, NULL, visit_cpu_v2, &b);
-    for_each_cgroup(root, "cpu", visit_cpu_v1, &b);
+    cgroup_each(root, NULL, visit_cpu_v2, &b);
+    cgroup_each(root, "cpu", visit_cpu_v1, &b);
+    cgroup_each(root, "cpuset", visit_cpuset_v1, &b);
     int whole = (int)b.cpus;
     return b.cpus > whole ? whole + 1 : whole < 1 ? 1 : whole;
 }

@@ -10,20 +10,26 @@
  *   images_at       uint8           [depth][image_stride]: the cells' images behind one another
  *
  * Who writes what: header sizes, the coordinator before anybody attaches. tail, slots and the
- * re-opening of words: the trainer (ring_release), or the coordinator while no trainer lives. Claim
- * words: by compare-and-swap only, so that no order of events loses a transition. Payload: the
- * claim's winner.
+ * re-opening of words: the trainer (ring_release), or the coordinator while no trainer lives
+ * (ring_arm, ring_rewind). Claim words otherwise: by compare-and-swap only, so that no order of
+ * events loses a transition. Payload: the claim's winner.
  *
  * Opening a slot for seq + depth (ring_release) stores every word, then the slot's fields, then
  * tail with release; a loader reads tail with acquire and so sees words of the new lap. A loader
  * that still holds a view of the old lap fails its compare-and-swap, because seq is part of the
- * word.
+ * word. A loader may win a word of the new lap before tail has moved (an old view that happens to
+ * fit, a rewind): the word is EMPTY of a batch that is about to be shown, so that is no harm.
+ *
+ * Every atomic access of this file is one step of tests/test_ring_model.c, which compiles it with
+ * accesses of its own and tries all interleavings.
  */
 #include "shm/ring.h"
 
 #include "shm/arena.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "shm/killpoint.h"
+#include "shm/ring_word.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -49,8 +55,8 @@ typedef struct {
     uint64_t slots_at, words_at, meta_at, labels_at, images_at, image_stride, total_bytes;
     /* Read by every loader, written by the trainer once a batch. */
     _Alignas(64) _Atomic uint64_t tail;
-    _Atomic uint32_t generation;
-    _Atomic uint32_t armed; /* 0 until ring_arm: nothing can be claimed */
+    _Atomic uint32_t generation; /* words hold its low bits */
+    _Atomic uint32_t armed;      /* 0 until ring_arm and while a rewind resets slots */
     /* The trainer sleeps on it; every commit changes it. */
     _Alignas(64) _Atomic uint32_t ready;
 } ring_header_t;
@@ -63,6 +69,7 @@ struct ring {
     ring_slot_t *slots;
     _Atomic uint64_t *words;
     _Atomic uint32_t *bell; /* loaders' doorbell; NULL in tests without loaders */
+    uint32_t generation;    /* that this mapping has adopted */
 };
 
 static uint64_t page_up(uint64_t bytes)
@@ -117,6 +124,7 @@ static int ring_wrap(void *base, uint64_t bytes, ring_t **ring)
     r->head = base;
     r->slots = (ring_slot_t *)(r->base + r->head->slots_at);
     r->words = (_Atomic uint64_t *)(r->base + r->head->words_at);
+    ring_adopt(r);
     *ring = r;
     return 0;
 }
@@ -196,36 +204,23 @@ const ring_config_t *ring_get_config(const ring_t *ring)
 
 /* ---- claim words ---- */
 
-static uint64_t word_make(uint64_t seq, uint32_t generation, uint32_t owner, uint32_t state)
-{
-    return (uint64_t)(uint32_t)seq << 32 | (uint64_t)(generation & 0xff) << 24 |
-           (uint64_t)(owner & RING_OWNER_MAX) << 2 | state;
-}
-
-static uint32_t word_state(uint64_t word)
-{
-    return (uint32_t)(word & 3);
-}
-
-static uint32_t word_owner(uint64_t word)
-{
-    return (uint32_t)(word >> 2) & RING_OWNER_MAX;
-}
-
 static size_t cell_index(const ring_t *ring, uint64_t seq, uint32_t cell)
 {
     const ring_config_t *c = &ring->head->config;
     return (size_t)(seq % c->depth) * c->cells + cell;
 }
 
-static uint32_t generation_now(const ring_t *ring)
+uint32_t ring_adopt(ring_t *ring)
 {
-    return atomic_load_explicit(&ring->head->generation, memory_order_acquire);
+    /* Acquire: partner is ring_raise's release store. */
+    ring->generation = atomic_load_explicit(&ring->head->generation, memory_order_acquire);
+    return ring->generation;
 }
 
 static int in_window(const ring_t *ring, uint64_t seq)
 {
-    /* Acquire: pairs with ring_release's and ring_arm's store, so the lap's words are seen. */
+    /* Acquire: pairs with the release stores of ring_release and open_window, so that the lap's
+     * words are seen. */
     uint64_t tail = atomic_load_explicit(&ring->head->tail, memory_order_acquire);
     return atomic_load_explicit(&ring->head->armed, memory_order_acquire) && seq >= tail &&
            seq < tail + ring->head->config.depth;
@@ -252,23 +247,27 @@ int ring_peek(const ring_t *ring, uint64_t seq, uint32_t cell, uint32_t *owner)
         return -1;
     uint64_t word =
         atomic_load_explicit(&ring->words[cell_index(ring, seq, cell)], memory_order_acquire);
-    if ((uint32_t)(word >> 32) != (uint32_t)seq)
+    if (!ring_word_is(word, seq, ring->generation))
         return -1;
     if (owner)
-        *owner = word_owner(word);
-    return (int)word_state(word);
+        *owner = ring_word_owner(word);
+    return (int)ring_word_state(word);
 }
 
-/* Stores the words of a batch that nobody can see yet: EMPTY up to cells, DONE behind. */
+/* Stores the words of a batch that nobody can see yet: EMPTY up to cells, DONE behind. Release:
+ * this process's reads of the old payload come before the writes of whoever wins the word (the
+ * claim's acquire). */
 static void open_slot(ring_t *ring, uint64_t seq, uint32_t cells)
 {
     const ring_config_t *c = &ring->head->config;
     ring_slot_t *slot = &ring->slots[seq % c->depth];
-    uint32_t generation = generation_now(ring);
-    for (uint32_t i = 0; i < c->cells; i++)
+    for (uint32_t i = 0; i < c->cells; i++) {
+        uint32_t open = i < cells ? RING_EMPTY : RING_DONE;
         atomic_store_explicit(&ring->words[cell_index(ring, seq, i)],
-                              word_make(seq, generation, 0, i < cells ? RING_EMPTY : RING_DONE),
-                              memory_order_relaxed);
+                              ring_word(seq, ring->generation, 0, open), memory_order_release);
+        KILL_POINT(RING_SLOT_WORD);
+    }
+    KILL_POINT(RING_SLOT_WORDS);
     atomic_store_explicit(&slot->cells, cells, memory_order_relaxed);
     atomic_store_explicit(&slot->seq, seq, memory_order_relaxed);
 }
@@ -283,14 +282,45 @@ static void ring_the_bell(ring_t *ring)
     futex_wake(ring->bell, INT_MAX);
 }
 
-void ring_arm(ring_t *ring, const uint32_t *cells)
+/* The window is closed on entry. */
+static void open_window(ring_t *ring, uint64_t seq, const uint32_t *cells)
 {
     for (uint32_t i = 0; i < ring->head->config.depth; i++)
-        open_slot(ring, i, cells[i]);
-    atomic_store_explicit(&ring->head->tail, 0, memory_order_release);
+        open_slot(ring, seq + i, cells[i]);
+    atomic_store_explicit(&ring->head->tail, seq, memory_order_release);
+    KILL_POINT(RING_WINDOW_SET);
     /* Partner: in_window's acquire load. */
     atomic_store_explicit(&ring->head->armed, 1, memory_order_release);
+    KILL_POINT(RING_WINDOW_OPEN);
     ring_the_bell(ring);
+}
+
+void ring_arm(ring_t *ring, const uint32_t *cells)
+{
+    KILL_POINT(RING_ARM_BEFORE);
+    open_window(ring, 0, cells);
+    KILL_POINT(RING_ARM_AFTER);
+}
+
+uint32_t ring_raise(ring_t *ring)
+{
+    uint32_t raised = atomic_load_explicit(&ring->head->generation, memory_order_relaxed) + 1;
+    KILL_POINT(RING_RAISE_BEFORE);
+    /* Release: partner is ring_adopt's acquire load. */
+    atomic_store_explicit(&ring->head->generation, raised, memory_order_release);
+    KILL_POINT(RING_RAISE_AFTER);
+    ring->generation = raised;
+    return raised;
+}
+
+void ring_rewind(ring_t *ring, uint64_t seq, const uint32_t *cells)
+{
+    KILL_POINT(RING_REWIND_BEFORE);
+    /* Loaders of the new generation look on meanwhile; they need not search what is half reset. */
+    atomic_store_explicit(&ring->head->armed, 0, memory_order_release);
+    KILL_POINT(RING_REWIND_CLOSED);
+    open_window(ring, seq, cells);
+    KILL_POINT(RING_REWIND_AFTER);
 }
 
 uint32_t ring_fence(ring_t *ring, uint32_t owner)
@@ -299,13 +329,13 @@ uint32_t ring_fence(ring_t *ring, uint32_t owner)
     uint32_t freed = 0;
     for (size_t i = 0; i < (size_t)c->depth * c->cells; i++) {
         uint64_t word = atomic_load_explicit(&ring->words[i], memory_order_acquire);
-        if (word_state(word) != RING_CLAIMED || word_owner(word) != owner)
+        if (ring_word_state(word) != RING_CLAIMED || ring_word_owner(word) != owner)
             continue;
-        uint64_t empty = word & ~((uint64_t)RING_OWNER_MAX << 2 | 3);
         /* The owner is dead, so nobody else changes this word; the swap makes that an invariant. */
-        if (atomic_compare_exchange_strong_explicit(&ring->words[i], &word, empty | RING_EMPTY,
+        if (atomic_compare_exchange_strong_explicit(&ring->words[i], &word, ring_word_freed(word),
                                                     memory_order_acq_rel, memory_order_relaxed))
             freed++;
+        KILL_POINT(RING_FENCE_WORD);
     }
     if (freed)
         ring_the_bell(ring);
@@ -316,14 +346,18 @@ int ring_claim(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner)
 {
     if (!in_window(ring, seq) || cell >= ring->head->config.cells)
         return 0;
-    uint32_t generation = generation_now(ring);
-    uint64_t expected = word_make(seq, generation, 0, RING_EMPTY);
+    uint64_t expected = ring_word(seq, ring->generation, 0, RING_EMPTY);
+    KILL_POINT(RING_CLAIM_BEFORE);
     /* Acquire: the payload we are about to overwrite was read by the trainer before it opened the
-     * slot (its release store of tail), or half written by a dead owner (the fence's swap). */
-    return atomic_compare_exchange_strong_explicit(&ring->words[cell_index(ring, seq, cell)],
-                                                   &expected,
-                                                   word_make(seq, generation, owner, RING_CLAIMED),
-                                                   memory_order_acquire, memory_order_relaxed);
+     * slot (open_slot's release), or half written by a dead owner (the fence's swap) or by one that
+     * gave it up (ring_abandon's release). */
+    if (!atomic_compare_exchange_strong_explicit(
+            &ring->words[cell_index(ring, seq, cell)], &expected,
+            ring_word(seq, ring->generation, owner, RING_CLAIMED), memory_order_acquire,
+            memory_order_relaxed))
+        return 0;
+    KILL_POINT(RING_CLAIM_AFTER);
+    return 1;
 }
 
 int ring_find_empty(const ring_t *ring, uint64_t *seq, uint32_t *cell)
@@ -365,28 +399,34 @@ ring_cell_meta_t *ring_meta(ring_t *ring, uint64_t seq, uint32_t cell)
 
 int ring_commit(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner)
 {
-    uint32_t generation = generation_now(ring);
-    uint64_t expected = word_make(seq, generation, owner, RING_CLAIMED);
+    uint64_t expected = ring_word(seq, ring->generation, owner, RING_CLAIMED);
+    KILL_POINT(RING_COMMIT_BEFORE);
     /* Release: payload and metadata before DONE. Partner: ring_ready's acquire. */
     if (!atomic_compare_exchange_strong_explicit(&ring->words[cell_index(ring, seq, cell)],
                                                  &expected,
-                                                 word_make(seq, generation, owner, RING_DONE),
+                                                 ring_word(seq, ring->generation, owner, RING_DONE),
                                                  memory_order_release, memory_order_relaxed))
         return -1;
+    KILL_POINT(RING_COMMIT_AFTER);
     /* The word only ends a sleep; whether the batch is ready is read from the claim words. */
     atomic_fetch_add_explicit(&ring->head->ready, 1, memory_order_release);
+    KILL_POINT(RING_COMMIT_TOLD);
     futex_wake(&ring->head->ready, 1);
     return 0;
 }
 
 void ring_abandon(ring_t *ring, uint64_t seq, uint32_t cell, uint32_t owner)
 {
-    uint32_t generation = generation_now(ring);
-    uint64_t expected = word_make(seq, generation, owner, RING_CLAIMED);
-    if (atomic_compare_exchange_strong_explicit(
-            &ring->words[cell_index(ring, seq, cell)], &expected,
-            word_make(seq, generation, 0, RING_EMPTY), memory_order_release, memory_order_relaxed))
-        ring_the_bell(ring);
+    uint64_t expected = ring_word(seq, ring->generation, owner, RING_CLAIMED);
+    KILL_POINT(RING_ABANDON_BEFORE);
+    /* Release: what was written before the next owner's writes. Partner: the claim's acquire. */
+    if (!atomic_compare_exchange_strong_explicit(&ring->words[cell_index(ring, seq, cell)],
+                                                 &expected,
+                                                 ring_word(seq, ring->generation, 0, RING_EMPTY),
+                                                 memory_order_release, memory_order_relaxed))
+        return;
+    KILL_POINT(RING_ABANDON_AFTER);
+    ring_the_bell(ring);
 }
 
 int ring_ready(const ring_t *ring, uint64_t seq)
@@ -415,10 +455,14 @@ void ring_release(ring_t *ring, uint64_t seq, uint32_t next_cells)
 {
     if (seq != ring_tail(ring))
         return;
+    KILL_POINT(RING_RELEASE_BEFORE);
     open_slot(ring, seq + ring->head->config.depth, next_cells);
+    KILL_POINT(RING_RELEASE_OPENED);
     /* Release: the opened words before the window that shows them. Partner: in_window's acquire. */
     atomic_store_explicit(&ring->head->tail, seq + 1, memory_order_release);
+    KILL_POINT(RING_RELEASE_MOVED);
     ring_the_bell(ring);
+    KILL_POINT(RING_RELEASE_AFTER);
 }
 
 uint32_t ring_fill(const ring_t *ring)

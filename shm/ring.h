@@ -7,22 +7,28 @@
  * claim word.
  *
  * Who may call what:
- *   coordinator  ring_create, ring_arm (before anything starts), ring_fence
+ *   coordinator  ring_create, ring_arm (before anything starts), ring_fence, ring_raise, ring_rewind
  *   loader       ring_find_empty, ring_claim, ring_commit, ring_abandon
+ *   loader       ring_adopt, when it acknowledges a rewind
  *   trainer      ring_wait_batch, ring_release (in a digest run: the coordinator)
  *   its cells    ring_image, ring_labels, ring_meta: the loader that has claimed one; the trainer
  *                between ring_ready and ring_release
  *   anyone       ring_tail, ring_cells, ring_peek, ring_ready, ring_fill
  *
- * The claim word (64 bits): | seq low 32 | generation 8 | owner incarnation 22 | state 2 |
+ * The claim word (64 bits; shm/ring_word.h has it and the table of its transitions):
  *   EMPTY --ring_claim (loader, CAS acquire)--> CLAIMED --ring_commit (CAS release)--> DONE
  *   CLAIMED --ring_fence (coordinator, owner dead, CAS)--> EMPTY
  *   CLAIMED --ring_abandon (its owner)--> EMPTY
  *   DONE of all cells --ring_release (trainer)--> EMPTY of seq + depth
+ *   any --ring_rewind (coordinator, a new generation, trainers dead)--> EMPTY of another seq
  * seq and generation in the word make a claim computed from an old view fail instead of hitting the
  * slot's next use. A slot is ready when all its words say DONE: derived from the words, never
  * counted. Ordering: payload and cell metadata are written -> DONE stored with release -> read with
  * acquire by the trainer.
+ *
+ * A process works in the generation that its mapping has adopted (ring_attach, ring_adopt): while
+ * the ring's own is another, nothing looks EMPTY or ready to it and every claim, commit and abandon
+ * of it fails.
  */
 #ifndef SLUICE_SHM_RING_H
 #define SLUICE_SHM_RING_H
@@ -54,6 +60,7 @@ typedef struct {
     float pad_left, pad_top;          /* validation: letterbox borders, network pixels */
     uint32_t n_sources; /* source files that reached the pixels (4 for a mosaic, 8 with mixup) */
     uint32_t sources[8];
+    uint32_t ledger; /* ledger entries that its loader knew: none behind them reached this cell */
     uint64_t digest; /* over pixels and labels; 0 where the run does not ask for digests */
 } ring_cell_meta_t;
 
@@ -88,12 +95,26 @@ void ring_arm(ring_t *ring, const uint32_t *cells);
  * Returns how many. */
 uint32_t ring_fence(ring_t *ring, uint32_t owner);
 
+/* Rewind (design 3), in this order:
+ *   1. ring_raise: a new generation. No claim of the old one succeeds after step 3.
+ *   2. Every live loader forgets its cells, calls ring_adopt and acknowledges, or is fenced; every
+ *      trainer is seen dead. The caller's to see to, and not optional: a claim word can refuse a
+ *      late commit, but not a late write of pixels.
+ *   3. ring_rewind, then the trainers start anew.
+ * All three may be repeated, by another process too, when the one before died on the way. */
+uint32_t ring_raise(ring_t *ring); /* the new generation; this mapping adopts it */
+/* Resets every slot, whatever state a trainer that died in ring_release has left it in, and opens
+ * the window [seq, seq + depth) with cells[i] cells in batch seq + i. */
+void ring_rewind(ring_t *ring, uint64_t seq, const uint32_t *cells);
+/* Takes the ring's generation as this mapping's own. Returns it. */
+uint32_t ring_adopt(ring_t *ring);
+
 /* First batch number that the trainer has not freed. */
 uint64_t ring_tail(const ring_t *ring);
 /* Cells of batch seq, or -1 if seq is outside the window at this moment. */
 int ring_cells(const ring_t *ring, uint64_t seq);
 /* Reads a claim word's state (RING_*), and its owner if not NULL. -1 when seq is outside the
- * window. */
+ * window or the generation is not this mapping's. */
 int ring_peek(const ring_t *ring, uint64_t seq, uint32_t cell, uint32_t *owner);
 
 /* Loader: try to claim exactly this cell. 1 won, 0 not EMPTY or no longer in the window. */

@@ -1,5 +1,6 @@
 #include "tests/scratch.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -136,4 +137,48 @@ const char *scratch_data(const char *name)
     const char *base = getenv("SLUICE_TEST_DATA");
     snprintf(path, sizeof path, "%s/%s", base && base[0] ? base : "../shared/data", name);
     return access(path, R_OK) == 0 ? path : NULL;
+}
+
+static int rewrite(const char *path, const char *mode, const char *text, int times)
+{
+    FILE *file = fopen(path, mode);
+    for (int i = 0; file && i < times; i++)
+        fputs(text, file);
+    return file ? fclose(file) : -1;
+}
+
+void scratch_spoil(const char *path, int way)
+{
+    char beside[2 * SCRATCH_PATH];
+    snprintf(beside, sizeof beside, "%s.link", path);
+    int rc = way == 0 || way > 3 ? unlink(path) : 0;
+    if (way == 1)
+        rc = truncate(path, 50);
+    else if (way == 2)
+        rc = rewrite(path, "a", "more", 1);
+    else if (way == 3)
+        rc = rewrite(path, "r+", "no", 300);
+    else if (way == 4 && rc == 0)
+        rc = mkdir(path, 0700);
+    else if (way == 5 && rc == 0)
+        rc = mkfifo(path, 0600);
+    else if (way == 6 && rc == 0)
+        rc = symlink(beside, path) != 0 ? -1 : symlink(path, beside);
+    if (rc != 0)
+        die("spoil", path);
+}
+
+int scratch_descriptors(const char *folder)
+{
+    char to[SCRATCH_PATH];
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    if (!dir)
+        die("opendir", "/proc/self/fd");
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        ssize_t bytes = readlinkat(dirfd(dir), e->d_name, to, sizeof to);
+        n += bytes > 0 && strncmp(to, folder, strlen(folder)) == 0;
+    }
+    closedir(dir);
+    return n;
 }

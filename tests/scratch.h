@@ -26,5 +26,11 @@ uint8_t *scratch_jpeg(int width, int height, int level, size_t *bytes);
 void scratch_write_jpeg(const char *folder, const char *name, int width, int height);
 /* The path of shared data, in a static buffer, or NULL where there is none. */
 const char *scratch_data(const char *name);
+/* Ways of a file to go bad after a scan: 0 gone, 1 cut to 50 bytes, 2 longer, 3 other bytes and as
+ * long, 4 a folder, 5 a pipe, 6 a link that leads back to itself. */
+enum { SCRATCH_WAYS = 7 };
+void scratch_spoil(const char *path, int way);
+/* Descriptors of this process that lead below `folder`; "": all of them. */
+int scratch_descriptors(const char *folder);
 
 #endif

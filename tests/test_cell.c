@@ -133,7 +133,7 @@ static int end(void **state)
 
 static cell_maker_t *maker_new(const set_t *s)
 {
-    const cell_config_t config = {s->catalog, &s->plan, &s->options, &s->ledger, NULL, NULL};
+    const cell_config_t config = {s->catalog, &s->plan, &s->options, &s->ledger, NULL, NULL, NULL};
     cell_maker_t *m;
     assert_int_equal(cell_maker_new(&config, &m), 0);
     return m;
@@ -518,6 +518,8 @@ static void test_ledger_changes_what_is_seen(void **state)
         const wire_ledger_t e = entry(BAD, BAD + 1, 0, 0);
         assert_int_equal(substitutes_add(&s->ledger, &e), 0);
         filled_t with = must_fill(s, m, 0, 0, c, &plan);
+        assert_int_equal(with.meta.ledger, without.meta.ledger + 1);
+        with.meta.ledger = without.meta.ledger;
         assert_false(shows(&plan, BAD));
         for (uint32_t v = 0; v < plan.geometry.n_views; v++)
             for (uint32_t t = 0; t < plan.geometry.views[v].n_tiles; t++) {

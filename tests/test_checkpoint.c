@@ -32,6 +32,8 @@ typedef struct {
     safetensors_t *file;
 } fixture_t;
 
+static const int64_t ledger_rows[2][CHECKPOINT_LEDGER] = {{0, 7, 8, 6, 0, 30}, {0, 7, 8, 5, 1, 9}};
+
 static void fixture_open(fixture_t *f)
 {
     memset(f, 0, sizeof *f);
@@ -52,13 +54,19 @@ static void fixture_open(fixture_t *f)
         .ranks = 2,
         .batch = 48,
         .epoch = 7,
+        .position = 96,
         .pending = 3,
+        .threads = 5,
+        .ledger = ledger_rows,
+        .ledger_count = 2,
+        .items = {.mean = {0.1, 1.0 / 7, 3.5}, .steps = 2},
         .seed = 0xfedcba9876543210ull,
         .list_digest = 0x8123456789abcdefull,
         .progress = {.updates = 1001,
                      .opt_steps = 1002,
                      .batches = 1003,
-                     .point.accumulate = 4,
+                     .point = {.lr = {0.1, 0.01 / 3, 0.001}, .momentum = 0.9, .accumulate = 4},
+                     .stream = {.sum = 0xfffffffffffffff0ull, .count = 96},
                      .early = {.best = 0.1 + 0.2, .best_epoch = 5, .patience = 30},
                      .best_fitness = 1.0 / 3,
                      .best_epoch = 6,
@@ -68,6 +76,7 @@ static void fixture_open(fixture_t *f)
                                       .list_digest = f->s.list_digest,
                                       .epochs = 20,
                                       .first_epoch = 7,
+                                      .first_position = 96,
                                       .patience = 30};
 }
 
@@ -115,14 +124,18 @@ static void test_round_trip(void **state)
     assert_int_equal(got.progress.updates, 1001);
     assert_int_equal(got.progress.opt_steps, 1002);
     assert_int_equal(got.progress.batches, 1003);
-    assert_int_equal(got.progress.point.accumulate, 4);
+    assert_memory_equal(&got.progress.point, &f.s.progress.point, sizeof got.progress.point);
+    assert_memory_equal(&got.progress.stream, &f.s.progress.stream, sizeof got.progress.stream);
+    assert_memory_equal(&got.items, &f.s.items, sizeof got.items);
+    assert_true(got.position == 96 && got.threads == 5 && got.ledger_count == 2);
+    assert_memory_equal(got.ledger, ledger_rows, sizeof ledger_rows);
     assert_true(got.progress.early.best == 0.1 + 0.2); /* to the bit */
     assert_int_equal(got.progress.early.best_epoch, 5);
     assert_int_equal(got.progress.early.patience, 30);
     assert_true(got.progress.best_fitness == 1.0 / 3);
     assert_int_equal(got.progress.best_epoch, 6);
     assert_true(got.progress.seconds == 1234.5678901234);
-    assert_true(f.bytes < checkpoint_bytes(f.g, 2, 0, 0));
+    assert_true(f.bytes < checkpoint_bytes(f.g, 2, 0, 0, 0));
     fixture_close(&f);
 }
 
@@ -159,7 +172,9 @@ static void test_sgd_without_pending(void **state)
     f.s.sgd = f.expect.sgd = 1;
     f.s.v = NULL;
     f.s.pending = 0;
+    f.s.ledger_count = 0;
     fixture_write(&f);
+    assert_null(safetensors_find(f.file, "ledger"));
     assert_null(safetensors_find(f.file, "variance"));
     assert_null(safetensors_find(f.file, "gradients"));
     assert_int_equal(checkpoint_state_read(f.g, f.file, "state", &f.expect, &got), 0);
@@ -207,6 +222,9 @@ static void test_refusals(void **state)
     e = f.expect;
     e.first_epoch = 6;
     refused(&f, f.g, &e, ERR_FAILED, "epoch 8", "epoch 7");
+    e = f.expect;
+    e.first_position = 0;
+    refused(&f, f.g, &e, ERR_FAILED, "at image 96", "at image 0");
     fixture_close(&f);
     fixture_open(&f);
     f.s.finished = 1;
@@ -231,7 +249,7 @@ static void test_not_a_state(void **state)
     f.image = malloc(f.bytes);
     assert_int_equal(safetensors_writer_image(f.writer, f.image, f.bytes), 0);
     assert_int_equal(safetensors_load_memory(f.image, f.bytes, "weights", &f.file), 0);
-    refused(&f, f.g, &f.expect, ERR_CONFIG, "has no \"layout\"", "not a state file");
+    refused(&f, f.g, &f.expect, ERR_CONFIG, "has no \"kind\"", "not a state file");
 
     /* The weights file itself: names, metadata, and the way back. */
     assert_string_equal(safetensors_metadata(f.file, "model"), "yolo11n");
@@ -243,8 +261,13 @@ static void test_not_a_state(void **state)
     assert_int_equal(safetensors_count(f.file), 499);
     uint64_t b = graph_sizes(f.g)->buffers;
     float *weights = calloc(w, sizeof *weights), *buffers = calloc(b, sizeof *buffers);
-    int32_t moved = 0;
-    assert_int_equal(weights_load(f.g, f.file, "", weights, buffers, &moved), 0);
+    modelfile_t *model;
+    weights_report_t report;
+    assert_int_equal(modelfile_open_memory(f.image, f.bytes, "weights", &model), 0);
+    assert_string_equal(modelfile_info(model)->model, "yolo11n");
+    assert_int_equal(weights_transfer(f.g, model, NULL, 0, weights, buffers, &report), 0);
+    assert_int_equal(report.moved, 499);
+    modelfile_free(&model);
     for (int32_t i = 0; i < graph_params(f.g); i++) {
         const graph_param_t *p = graph_param(f.g, i);
         if (p->place < GRAPH_GROUPS)
@@ -395,57 +418,158 @@ static void steps(rig_t *r, uint64_t first, uint64_t last)
     }
 }
 
-/* Six steps (epochs of one step; nbs 8 leaves a gradient pending at odd ones), a snapshot after
- * three. */
-static void test_resume(void **state)
+/* Where a checkpoint is taken and a second trainer goes on from it: `done` steps of an epoch of
+ * `images` made-up pictures in batches of 4 are behind. */
+typedef struct {
+    uint32_t images, done, total;
+} cut_t;
+
+static void open_rig(const rig_shared_t *s, const cut_t *cut, rig_t *r)
 {
-    (void)state;
+    uint32_t per = (cut->images + 3) / 4;
+    uint32_t epochs = (cut->total + per - 1) / per;
+    assert_int_equal(trainer_rig_open(s, 0, 1, 4, epochs, 0, words, r), 0);
+    r->w.plan.n_train = cut->images;
+    schedule_init(&r->t.schedule, r->t.o, cut->images, plan_train_steps(&r->w.plan), RIG_CLASSES);
+}
+
+/* The state as a file would have it; into memory of its own. */
+static safetensors_t *state_of(rig_t *a, uint8_t **image)
+{
+    const void *at = NULL;
+    uint64_t bytes = 0;
+    safetensors_t *file = NULL;
+    assert_int_equal(snapshot_find(a->t.snapshot, "weights/last.state.safetensors", &at, &bytes),
+                     0);
+    *image = malloc(bytes);
+    memcpy(*image, at, bytes);
+    assert_int_equal(safetensors_load_memory(*image, bytes, "state", &file), 0);
+    return file;
+}
+
+static void need_equal(rig_t *a, rig_t *b)
+{
+    uint64_t n = a->t.mem.state_bytes;
+    char *end[2] = {malloc(n), malloc(n)};
+    assert_int_equal(trainer_download(&a->t, end[0], 0, n), 0);
+    assert_int_equal(trainer_download(&b->t, end[1], 0, n), 0);
+    assert_memory_equal(end[0], end[1], n);
+    assert_memory_equal(&a->t.progress, &b->t.progress, sizeof a->t.progress);
+    assert_memory_equal(&a->t.items, &b->t.items, sizeof a->t.items);
+    free(end[0]);
+    free(end[1]);
+}
+
+static void resume_after(const cut_t *cut)
+{
     rig_shared_t s;
     rig_t a, b;
     int fd = memfd_create("test-snapshot", MFD_CLOEXEC);
     assert_int_equal(rig_share(1, &s), 0);
-    assert_int_equal(trainer_rig_open(&s, 0, 1, 4, 7, 0, words, &a), 0);
+    open_rig(&s, cut, &a);
     assert_int_equal(
-        snapshot_open(fd, checkpoint_bytes(a.t.graph, 1, OPTIONS_YAML_BYTES, 0), &a.t.snapshot), 0);
-    steps(&a, 0, 4);
-    checkpoint_point_t point = {.epoch = 3, .next_epoch = 4, .whole = 1};
+        snapshot_open(fd, checkpoint_bytes(a.t.graph, 1, OPTIONS_YAML_BYTES, 0, 64), &a.t.snapshot),
+        0);
+    steps(&a, 0, cut->done);
+    plan_batch_t last = plan_locate(a.t.plan, cut->done - 1);
+    int whole = last.step + 1 == last.steps;
+    checkpoint_point_t point = {.epoch = last.epoch,
+                                .next_epoch = last.epoch + (uint32_t)whole,
+                                .position = whole ? 0 : plan_consumed(a.t.plan, &last),
+                                .whole = whole};
     a.t.progress.best_fitness = 0.25;
-    int64_t pending = 3 - a.t.progress.last_opt_step;
-    assert_true(pending > 0);
+    int64_t pending = a.t.progress.last_ni - a.t.progress.last_opt_step;
     /* Without a coordinator the messages have nowhere to go; the image is in the slot all the same.
      */
     assert_int_equal(checkpoint_take(&a.t, &point), ERR_GONE);
-    steps(&a, 4, 7);
+    uint8_t *image;
+    safetensors_t *file = state_of(&a, &image);
+    steps(&a, cut->done, cut->total);
 
-    const checkpoint_expect_t expect = {.epochs = 7, .first_epoch = 4};
+    const checkpoint_expect_t expect = {.epochs = a.w.plan.epochs,
+                                        .first_epoch = point.next_epoch,
+                                        .first_position = point.position};
     checkpoint_state_t got;
-    safetensors_t *file = NULL;
-    const void *state_at = NULL;
-    uint64_t state_bytes = 0;
-    assert_int_equal(
-        snapshot_find(a.t.snapshot, "weights/last.state.safetensors", &state_at, &state_bytes), 0);
-    assert_int_equal(safetensors_load_memory(state_at, state_bytes, "state", &file), 0);
-    assert_int_equal(trainer_rig_open(&s, 0, 1, 4, 7, 0, words, &b), 0);
-    b.w.plan.first_epoch = 4;
+    open_rig(&s, cut, &b);
+    b.w.plan.first_epoch = point.next_epoch;
+    b.w.plan.first_position = point.position;
     assert_int_equal(checkpoint_state_read(b.t.graph, file, "state", &expect, &got), 0);
+    assert_int_equal(got.pending, pending);
     assert_int_equal(checkpoint_restore(&b.t, &got), 0);
-    assert_int_equal(b.t.progress.last_opt_step, 3 - pending);
+    assert_int_equal(b.t.progress.last_ni, cut->done - 1);
+    assert_int_equal(b.t.progress.last_opt_step, cut->done - 1 - pending);
     assert_true(b.t.progress.best_fitness == 0.25);
-    steps(&b, 4, 7);
+    b.t.progress.seconds = a.t.progress.seconds;
+    steps(&b, cut->done, cut->total);
+    need_equal(&a, &b);
 
-    uint64_t n = a.t.mem.state_bytes;
-    char *end[2] = {malloc(n), malloc(n)};
-    assert_int_equal(trainer_download(&a.t, end[0], 0, n), 0);
-    assert_int_equal(trainer_download(&b.t, end[1], 0, n), 0);
-    assert_memory_equal(end[0], end[1], n);
-    assert_int_equal(a.t.progress.opt_steps, b.t.progress.opt_steps);
-    assert_int_equal(a.t.progress.updates, b.t.progress.updates);
-    free(end[0]);
-    free(end[1]);
+    free(image);
     safetensors_free(&file);
     snapshot_close(&a.t.snapshot);
     trainer_rig_close(&a);
     trainer_rig_close(&b);
+    rig_unshare(&s);
+    close(fd);
+}
+
+/* Between epochs of one step; nbs = 8 leaves a gradient pending behind every other batch once the
+ * warm-up is over. */
+static void test_resume(void **state)
+{
+    (void)state;
+    const cut_t cut = {.images = 4, .done = 4, .total = 7};
+    resume_after(&cut);
+}
+
+/* In the middle of epochs of three steps: in the warm-up, with and without pending gradients. */
+static void test_resume_in_mid_epoch(void **state)
+{
+    (void)state;
+    for (uint32_t done = 1; done <= 8; done += done < 4 ? 1 : 2) {
+        const cut_t cut = {.images = 10, .done = done, .total = 9};
+        resume_after(&cut);
+    }
+}
+
+/* With another batch: same weights, no gradients of batches of another size, and an iteration's
+ * number within the epoch. */
+static void test_resume_with_another_batch(void **state)
+{
+    (void)state;
+    rig_shared_t s;
+    rig_t a;
+    int fd = memfd_create("test-snapshot", MFD_CLOEXEC);
+    const cut_t cut = {.images = 40, .done = 5, .total = 30};
+    assert_int_equal(rig_share(1, &s), 0);
+    open_rig(&s, &cut, &a);
+    assert_int_equal(
+        snapshot_open(fd, checkpoint_bytes(a.t.graph, 1, OPTIONS_YAML_BYTES, 0, 64), &a.t.snapshot),
+        0);
+    steps(&a, 0, cut.done);
+    a.t.progress.last_opt_step = 2; /* two batches pending */
+    const checkpoint_point_t point = {.epoch = 0, .next_epoch = 0, .position = 20};
+    assert_int_equal(checkpoint_take(&a.t, &point), ERR_GONE);
+    uint8_t *image;
+    checkpoint_state_t got;
+    const checkpoint_expect_t expect = {.epochs = a.w.plan.epochs, .first_position = 20};
+    safetensors_t *file = state_of(&a, &image);
+    assert_int_equal(checkpoint_state_read(a.t.graph, file, "state", &expect, &got), 0);
+    assert_int_equal(got.pending, 2);
+    a.w.plan.batch = 2;
+    schedule_init(&a.t.schedule, a.t.o, 40, 20, RIG_CLASSES);
+    assert_int_equal(step_init(&a.t), 0);
+    assert_int_equal(checkpoint_restore(&a.t, &got), 0);
+    assert_int_equal(a.t.progress.last_ni, 9); /* ten steps of two are behind */
+    assert_int_equal(a.t.progress.last_opt_step, 9);
+    float *grads = malloc(a.t.mem.weight_bytes);
+    assert_int_equal(trainer_download(&a.t, grads, a.t.mem.train.grads, a.t.mem.weight_bytes), 0);
+    for (uint64_t i = 0; i < a.t.sizes->weights; i++)
+        assert_true(grads[i] == 0);
+    free(grads);
+    free(image);
+    safetensors_free(&file);
+    snapshot_close(&a.t.snapshot);
+    trainer_rig_close(&a);
     rig_unshare(&s);
     close(fd);
 }
@@ -461,6 +585,8 @@ int main(void)
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_unsent),
         cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_resume_in_mid_epoch),
+        cmocka_unit_test(test_resume_with_another_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,6 +304,47 @@ static void test_deadline(void **state)
     run_ranks(2, late_rank);
 }
 
+/* All ranks are stopped together, as a container that is paused, for longer than the deadline:
+ * nobody gives up on the other for that. Rank 1 is busy when it happens. */
+static int paused_rank(const rig_shared_t *s, uint32_t rank, uint32_t ranks)
+{
+    worker_t w;
+    collective_t *c;
+    NEED(open_rank(s, rank, ranks, &w, &c) == 0);
+    NEED(collective_barrier(c) == 0);
+    collective_deadline(c, 1.5);
+    if (rank == 1)
+        usleep(800000);
+    else
+        atomic_fetch_add(&w.page->steps_done, 1);
+    NEED(collective_barrier(c) == 0);
+    collective_close(&c);
+    return 0;
+}
+
+static void test_paused_ranks(void **state)
+{
+    (void)state;
+    rig_shared_t s;
+    pid_t pids[MOST_RANKS];
+    const struct timespec tick = {.tv_nsec = 1000000}, pause_ns = {.tv_sec = 3};
+    assert_int_equal(rig_share(2, &s), 0);
+    start_ranks(&s, 2, paused_rank, pids);
+    for (int ms = 0; atomic_load(&board_page(s.board, 0)->steps_done) == 0 && ms < 20000; ms++)
+        nanosleep(&tick, NULL);
+    for (int r = 0; r < 2; r++)
+        kill(pids[r], SIGSTOP);
+    nanosleep(&pause_ns, NULL);
+    /* One goes on before the other, and must not take the pause for the other's silence. */
+    for (int r = 0; r < 2; r++) {
+        kill(pids[r], SIGCONT);
+        usleep(300000);
+    }
+    assert_int_equal(status_of(pids[0]), 0);
+    assert_int_equal(status_of(pids[1]), 0);
+    rig_unshare(&s);
+}
+
 /* The coordinator's end of the lifeline closes while a rank waits. */
 static void test_lifeline(void **state)
 {
@@ -331,7 +372,7 @@ int main(void)
         cmocka_unit_test(test_allreduce),   cmocka_unit_test(test_small),
         cmocka_unit_test(test_one_rank),    cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_killed_rank), cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_lifeline),
+        cmocka_unit_test(test_lifeline),    cmocka_unit_test(test_paused_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

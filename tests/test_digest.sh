@@ -53,7 +53,7 @@ digest seed data=sample/data.yaml device=cpu workers=2 imgsz=160 batch=12 epochs
 
 # Columns: epoch step rank digest [samples], validation marked.
 digest columns data=sample/data.yaml device=cpu,cpu workers=2 imgsz=160 batch=12 epochs=1 --samples
-awk '$1 == "stream" { next }
+awk '$1 == "stream" || $1 == "epoch" { next }
     { v = $1 == "val"; n = split($(5 + v), ids, ","); lines++ }
     NF != 5 + v || $(1 + v) != 0 || $(3 + v) > 1 || length($(4 + v)) != 16 { bad = 1 }
     !v && n != 6 { bad = 1 }

@@ -5,6 +5,7 @@
 #include "loader/job.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "tests/readme_table.h"
 #include "tests/scratch.h"
 
 #include <setjmp.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -224,7 +226,7 @@ static void run_all(run_t *r, int loaders)
 /* What the stream must be: every cell filled directly from the files. */
 static void check_stream(const run_t *r, const substitutes_t *ledger)
 {
-    const cell_config_t config = {r->catalog, &r->plan, &r->options, ledger, NULL, NULL};
+    const cell_config_t config = {r->catalog, &r->plan, &r->options, ledger, NULL, NULL, NULL};
     cell_maker_t *m;
     uint8_t *image = malloc(3 * 4 * SIDE * SIDE);
     ring_label_t labels[CAP];
@@ -382,13 +384,197 @@ static void test_bad_sample(void **state)
     assert_int_equal(jobs_ledger(&r->jobs[0], &entry), ERR_FAILED);
 }
 
+/* ---- every way of going bad between the scan and training ---- */
+
+/* What is said of sample i of training, spoiled in way i. */
+static const char *const bad_words[] = {
+    "No such file",
+    "ends after 50 of the",
+    "has grown",
+    "neither a JPEG nor",
+    "Is a directory",
+    "not a file any more",
+    "Too many levels of symbolic links",
+};
+enum { BAD_KINDS = SCRATCH_WAYS, GOOD = 8 };
+
+/* The coordinator's part: an entry for each sample that is reported, whichever loader is first. */
+static void answer(run_t *r, uint32_t *known, substitutes_t *ledger, uint32_t *reports)
+{
+    bus_message_t message;
+    while (bus_receive(r->coordinator, 0, &message) == 1) {
+        wire_bad_sample_t bad;
+        memcpy(&bad, message.frame, sizeof bad);
+        assert_int_equal(message.type, WIRE_BAD_SAMPLE);
+        assert_true(bad.split == CATALOG_TRAIN && bad.sample < BAD_KINDS);
+        assert_non_null(strstr(bad.reason, bad_words[bad.sample]));
+        ++*reports;
+        if (*known & 1u << bad.sample)
+            continue;
+        *known |= 1u << bad.sample;
+        wire_ledger_t entry;
+        memset(&entry, 0, sizeof entry);
+        wire_begin(&entry, WIRE_LEDGER, sizeof entry);
+        entry.split = CATALOG_TRAIN;
+        entry.sample = bad.sample;
+        entry.substitute = GOOD;
+        entry.number = ledger->count + 1;
+        assert_int_equal(substitutes_add(ledger, &entry), 0);
+        for (int i = 0; i < LOADERS; i++)
+            assert_int_equal(jobs_ledger(&r->jobs[i], &entry), 0);
+    }
+}
+
+static void test_bad_kinds(void **state)
+{
+    run_t *r = *state;
+    uint32_t known = 0, reports = 0;
+    substitutes_t ledger;
+    substitutes_init(&ledger);
+    for (int i = 0; i < BAD_KINDS; i++)
+        scratch_spoil(
+            catalog_path(r->catalog, catalog_sample(r->catalog, CATALOG_TRAIN, (uint32_t)i)), i);
+    announce(r, 3);
+    uint64_t deadline = clock_ns() + DEADLINE_MS * 1000000ull;
+    while (r->batches_seen < RANKS * plan_batches(&r->plan)) {
+        assert_true(clock_ns() < deadline);
+        for (int i = 0; i < LOADERS; i++)
+            turn(r, i);
+        consume(r);
+        answer(r, &known, &ledger, &reports);
+    }
+    assert_int_equal(known, (1u << BAD_KINDS) - 1);
+    assert_true(reports >= BAD_KINDS);
+    check_stream(r, &ledger);
+    substitutes_fini(&ledger);
+    assert_true(scratch_descriptors(r->folder) <= LOADERS); /* the last close may be on its way */
+}
+
+/* ---- decoders' warnings ---- */
+
+/* Damage in the middle of the compressed data: it still decodes, with a warning. */
+static void damage(const run_t *r, catalog_split_t split, uint32_t sample)
+{
+    const catalog_sample_t *s = catalog_sample(r->catalog, split, sample);
+    FILE *file = fopen(catalog_path(r->catalog, s), "r+");
+    assert_true(file && fseek(file, (long)s->file_bytes - 60, SEEK_SET) == 0);
+    assert_true(fwrite("\xFF\xD0\xFF\xD1\xFF\xD2\xFF\xD3", 1, 8, file) == 8 && fclose(file) == 0);
+}
+
+/* Each loader tells each file once, however often it decodes it; the pixels are as they are. */
+static void test_warned(void **state)
+{
+    run_t *r = *state;
+    uint32_t told[CATALOG_SPLITS][TRAIN] = {{0}}, files = 0;
+    substitutes_t none;
+    substitutes_init(&none);
+    for (uint32_t i = 0; i < TRAIN; i += 2)
+        damage(r, CATALOG_TRAIN, i);
+    damage(r, CATALOG_VAL, 1);
+    announce(r, 3);
+    run_all(r, LOADERS);
+    check_stream(r, &none);
+    bus_message_t message;
+    while (bus_receive(r->coordinator, 50, &message) == 1) {
+        wire_warned_t m;
+        memcpy(&m, message.frame, sizeof m);
+        assert_int_equal(message.type, WIRE_WARNED);
+        assert_true(m.split < CATALOG_SPLITS && m.sample < TRAIN && m.warnings > 0);
+        assert_true(m.text[0] && (m.split == CATALOG_TRAIN ? m.sample % 2 == 0 : m.sample == 1));
+        files += told[m.split][m.sample]++ == 0;
+        assert_true(told[m.split][m.sample] <= LOADERS);
+    }
+    assert_int_equal(files, (TRAIN + 1) / 2 + 1);
+}
+
+/* The other policy: such a file is bad. */
+static void test_warned_skip(void **state)
+{
+    run_t *r = *state;
+    bus_message_t message;
+    for (int i = 0; i < LOADERS; i++)
+        r->workers[i].options.on_warning = OPT_WARN_SKIP;
+    for (uint32_t i = 0; i < TRAIN; i++)
+        damage(r, CATALOG_TRAIN, i);
+    announce(r, 1);
+    uint64_t deadline = clock_ns() + DEADLINE_MS * 1000000ull;
+    while (bus_receive(r->coordinator, 0, &message) != 1) {
+        assert_true(clock_ns() < deadline);
+        turn(r, 0);
+    }
+    const wire_bad_sample_t *bad = message.frame;
+    assert_int_equal(message.type, WIRE_BAD_SAMPLE);
+    assert_non_null(strstr(bad->reason, "on_warning=skip"));
+    assert_true(bad->probed == 0 && jobs_count(&r->jobs[0], JOB_BLOCKED) > 0);
+}
+
+/* ---- a long life ---- */
+
+/* Opened and closed with cells under way, again and again, and over many epochs: neither
+ * descriptors nor memory grow. */
+static void test_nothing_grows(void **state)
+{
+    run_t *r = *state;
+    int before = 0;
+    announce(r, 3);
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < LOADERS; i++) {
+            for (int k = 0; k < 2 + round % 3; k++)
+                turn(r, i);
+            jobs_close(&r->jobs[i]);
+            assert_int_equal(jobs_open(&r->jobs[i], &r->workers[i]), 0);
+        }
+        consume(r);
+        if (round == 4)
+            before = scratch_descriptors("");
+    }
+    assert_true(scratch_descriptors("") <= before + LOADERS);
+}
+
+/* A loader alone for three epochs: what it holds after the first serves it to the end. */
+static void test_memory_stays(void **state)
+{
+    run_t *r = *state;
+    uint64_t first = 0, last = 0, deadline = clock_ns() + DEADLINE_MS * 1000000ull;
+    announce(r, 3);
+    while (r->batches_seen < RANKS * plan_batches(&r->plan)) {
+        assert_true(clock_ns() < deadline);
+        turn(r, 0);
+        consume(r);
+        last = atomic_load(&r->pages[0].memory_bytes);
+        if (ring_tail(r->rings[0]) <= plan_batches(&r->plan) / 3)
+            first = last;
+    }
+    /* Chance decides which buffers have met the largest file and picture by then. */
+    assert_true(first > 0 && last >= first && last <= first + first / 2);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+
+static void test_readme(void **state)
+{
+    (void)state;
+    static readme_table_t table;
+    if (readme_table("loader/README.md", "## States of a job", &table) < 0) {
+        print_message("no loader/README.md: set SLUICE_TESTS\n");
+        skip();
+    }
+    assert_int_equal(table.rows, JOB_TRANSITION_COUNT);
+    for (int i = 0; i < JOB_TRANSITION_COUNT; i++) {
+        assert_string_equal(table.cell[i][0], job_transitions[i].from_name);
+        assert_string_equal(table.cell[i][1], job_transitions[i].to_name);
+        assert_string_equal(table.cell[i][2], job_transitions[i].function);
+        assert_string_equal(table.cell[i][3], job_transitions[i].when);
+    }
+}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_claims),     CASE(test_backpressure), CASE(test_two_loaders),
-        CASE(test_one_leaves), CASE(test_bad_sample),
+        CASE(test_claims),       CASE(test_backpressure),       CASE(test_two_loaders),
+        CASE(test_one_leaves),   CASE(test_bad_sample),         CASE(test_bad_kinds),
+        CASE(test_warned),       CASE(test_warned_skip),        CASE(test_nothing_grows),
+        CASE(test_memory_stays), cmocka_unit_test(test_readme),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-static const picture_limits_t limits = {256000000, 100};
+static const picture_limits_t limits = {256000000, 100, 0};
 
 typedef struct {
     uint32_t width, height;
@@ -342,7 +342,7 @@ static void test_limits(void **state)
     size_t bytes;
     const picture_t *p;
     uint8_t *file = scratch_jpeg(64, 64, 0, &bytes);
-    picture_limits_t tight = {64 * 64, 100};
+    picture_limits_t tight = {64 * 64, 100, 0};
     assert_int_equal(decode_image(decoder, 0, file, bytes, &tight, &p), 0);
     tight.max_pixels--;
     assert_int_equal(decode_image(decoder, 0, file, bytes, &tight, &p), ERR_DATA);
@@ -373,7 +373,7 @@ static void test_scan_limit(void **state)
     size_t bytes;
     const picture_t *p;
     uint8_t *file = scratch_read(path, &bytes);
-    picture_limits_t tight = {256000000, 2};
+    picture_limits_t tight = {256000000, 2, 0};
     assert_int_equal(decode_image(decoder, 0, file, bytes, &tight, &p), ERR_DATA);
     assert_non_null(strstr(err_text(), "max_scans"));
     assert_int_equal(decode_image(decoder, 0, file, bytes, &limits, &p), 0);

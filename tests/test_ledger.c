@@ -129,9 +129,47 @@ static void too_many_end_the_run(void **state)
     ledger_free(&l);
 }
 
+/* What was written down makes the same ledger again; what cannot have been is refused. */
+static void a_ledger_is_replayed(void **state)
+{
+    (void)state;
+    ledger_t *l, *again;
+    wire_ledger_t e;
+    assert_int_equal(ledger_new(100, 100, &l), 0);
+    assert_int_equal(ledger_new(100, 100, &again), 0);
+    report(l, CATALOG_TRAIN, 7, 2, 30);
+    report(l, CATALOG_TRAIN, 8, 2, 31);
+    report(l, CATALOG_TRAIN, 7, 2, 33);
+    report(l, CATALOG_VAL, 99, 1, 99);
+    for (uint32_t i = 0; i < ledger_count(l); i++) {
+        e = *ledger_at(l, i);
+        for (int wrong = 0; wrong < 6; wrong++) {
+            e = *ledger_at(l, i);
+            e.number += wrong == 0;
+            e.split += wrong == 1 ? CATALOG_SPLITS : 0;
+            e.sample += wrong == 2 ? 100 : 0;
+            e.substitute = wrong == 3 ? e.sample : wrong == 4 ? 100 : e.substitute;
+            e.only = wrong == 5 ? !e.only : e.only;
+            assert_int_equal(ledger_replay(again, &e), ERR_FAILED);
+        }
+        assert_int_equal(ledger_replay(again, ledger_at(l, i)), 0);
+        assert_int_equal(ledger_replay(again, ledger_at(l, i)), ERR_FAILED); /* again: no */
+        assert_memory_equal(ledger_at(again, i), ledger_at(l, i), sizeof e);
+    }
+    assert_int_equal(ledger_count(again), ledger_count(l));
+    assert_int_equal(ledger_samples(again), 3);
+    /* And goes on as the one it is a copy of. */
+    assert_int_equal(report(again, CATALOG_TRAIN, 8, 2, 31), LEDGER_KNOWN);
+    assert_int_equal(report(again, CATALOG_TRAIN, 6, 2, 40), LEDGER_NEW);
+    assert_int_equal(substitute, 9);
+    ledger_free(&l);
+    ledger_free(&again);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ledger_is_replayed),
         cmocka_unit_test(the_next_usable_sample_stands_in),
         cmocka_unit_test(blocked_cells_are_named),
         cmocka_unit_test(the_order_of_reports_does_not_matter),

@@ -1,6 +1,7 @@
 /* control/plan: every batch located once and in order, the wrap, short and empty validation
  * batches. */
 #include "control/plan.h"
+#include "shm/err.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -129,6 +130,87 @@ static void the_order_does_not_depend_on_the_ranks(void **state)
         assert_int_equal(plan_position(&one, &b, 0, c), plan_position(&three, &b, c / 4, c % 4));
 }
 
+/* A plan that begins in the middle is the rest of the one from the epoch's beginning: the same
+ * batches, with their numbers, where the batch is the same. */
+static void a_plan_in_mid_epoch_is_the_rest(void **state)
+{
+    (void)state;
+    static const uint32_t trains[] = {1, 5, 16, 33}, vals[] = {0, 3};
+    for (int t = 0; t < 4; t++)
+        for (uint32_t ranks = 1; ranks <= 3; ranks++)
+            for (int k = 0; k < 4; k++) {
+                plan_t whole = plan_of(trains[t], vals[k & 1], ranks, 2 * ranks);
+                whole.val_every_epoch = k >> 1;
+                uint32_t steps = plan_train_steps(&whole);
+                uint64_t seq = steps + (plan_validates(&whole, 0) ? plan_val_steps(&whole) : 0);
+                for (uint32_t s = 0; s <= steps; s++) {
+                    plan_t rest = whole;
+                    rest.first_epoch = 1;
+                    if (s > 0) {
+                        plan_batch_t last = plan_locate(&whole, seq + s - 1);
+                        rest.first_position = plan_consumed(&whole, &last);
+                    }
+                    for (uint64_t i = seq + s; i < plan_batches(&whole) + 2; i++) {
+                        plan_batch_t a = plan_locate(&whole, i);
+                        plan_batch_t b = plan_locate(&rest, i - seq - s);
+                        assert_memory_equal(&a, &b, sizeof a);
+                        for (uint32_t r = 0; r < ranks && a.phase != PLAN_END; r++) {
+                            assert_int_equal(plan_cells(&whole, &a, r), plan_cells(&rest, &b, r));
+                            assert_int_equal(plan_position(&whole, &a, r, 0),
+                                             plan_position(&rest, &b, r, 0));
+                        }
+                    }
+                    assert_int_equal(plan_batches(&rest), plan_batches(&whole) - seq - s);
+                }
+            }
+}
+
+/* With any other batch and any other ranks: every position from the first on, once and in order, and
+ * no step's number beyond those of a whole epoch. */
+static void another_batch_goes_on_by_position(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 24; n++)
+        for (uint64_t first = 1; first <= n; first++)
+            for (uint32_t ranks = 1; ranks <= 3; ranks++)
+                for (uint32_t batch = ranks; batch <= 4 * ranks; batch += ranks) {
+                    plan_t p = plan_of(n, 0, ranks, batch);
+                    p.first_epoch = 1;
+                    p.first_position = first;
+                    uint64_t next = first, seq = 0;
+                    plan_batch_t b = plan_locate(&p, seq);
+                    for (; b.phase == PLAN_TRAIN && b.epoch == 1; b = plan_locate(&p, ++seq)) {
+                        assert_true(b.step < b.steps && b.steps <= plan_train_steps(&p));
+                        assert_int_equal(b.step, first / batch + seq);
+                        for (uint32_t r = 0; r < ranks; r++)
+                            for (uint32_t c = 0; c < plan_cells(&p, &b, r); c++)
+                                assert_int_equal(plan_position(&p, &b, r, c), next++);
+                        assert_int_equal(plan_consumed(&p, &b), next < n ? next : n);
+                    }
+                    assert_true(next >= n && next < n + batch);
+                    assert_true(first < n || seq == 0);
+                    /* The epoch behind it is whole again. */
+                    assert_int_equal(b.epoch, 2);
+                    assert_true(b.phase == PLAN_TRAIN && b.step == 0);
+                    assert_int_equal(plan_position(&p, &b, 0, 0), 0);
+                }
+}
+
+/* What a damaged state may say leads to no overflow and no endless run. */
+static void an_impossible_place_is_an_end(void **state)
+{
+    (void)state;
+    plan_t p = plan_of(10, 4, 1, 2);
+    p.first_epoch = 2;
+    p.first_position = UINT64_MAX;
+    assert_int_equal(plan_batches(&p), 1);
+    assert_int_equal(plan_locate(&p, 0).phase, PLAN_VAL);
+    assert_int_equal(plan_locate(&p, 1).phase, PLAN_END);
+    p.first_epoch = 9;
+    assert_int_equal(plan_batches(&p), 0);
+    assert_int_equal(plan_locate(&p, 0).phase, PLAN_END);
+}
+
 static void mosaic_closes(void **state)
 {
     (void)state;
@@ -149,6 +231,36 @@ static void mosaic_closes(void **state)
     assert_true(plan_mosaic(&p, 5));
 }
 
+/* Numbers from a message, not from options: what would divide by zero or overflow is refused. */
+static void impossible_numbers_are_refused(void **state)
+{
+    (void)state;
+    plan_t good = plan_of(33, 5, 2, 4), bad;
+    assert_int_equal(plan_check(&good), 0);
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        bad = good;                                                                                \
+        bad.field = value;                                                                         \
+        assert_int_equal(plan_check(&bad), ERR_FAILED);                                            \
+    } while (0)
+    REFUSED(n_train, 0);
+    REFUSED(n_train, UINT32_MAX);
+    REFUSED(n_val, UINT32_MAX);
+    REFUSED(ranks, 0);
+    REFUSED(ranks, 3); /* 4 images do not divide over 3 */
+    REFUSED(batch, 0);
+    REFUSED(batch, 1u << 31);
+    REFUSED(val_batch, 0);
+    REFUSED(val_batch, UINT32_MAX);
+    REFUSED(imgsz, 0);
+    REFUSED(imgsz, 65);
+    REFUSED(epochs, 0);
+    REFUSED(first_epoch, 4);
+    REFUSED(first_position, UINT64_MAX);
+    REFUSED(val_every_epoch, 2);
+#undef REFUSED
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,7 +268,11 @@ int main(void)
         cmocka_unit_test(training_batches_are_full_and_wrap),
         cmocka_unit_test(validation_sees_each_sample_once),
         cmocka_unit_test(the_order_does_not_depend_on_the_ranks),
+        cmocka_unit_test(a_plan_in_mid_epoch_is_the_rest),
+        cmocka_unit_test(another_batch_goes_on_by_position),
+        cmocka_unit_test(an_impossible_place_is_an_end),
         cmocka_unit_test(mosaic_closes),
+        cmocka_unit_test(impossible_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <png.h>
 
-static const picture_limits_t limits = {1000000, 100};
+static const picture_limits_t limits = {1000000, 100, 0};
 static decode_t *decoder;
 
 static int set_up(void **state)
@@ -232,7 +232,7 @@ static void test_png_damage(void **state)
     sink.bytes[60] ^= 0x55; /* within the compressed pixels */
     assert_int_equal(decode_image(decoder, 0, sink.bytes, whole, &limits, &p), ERR_DATA);
     sink.bytes[60] ^= 0x55;
-    picture_limits_t tight = {30 * 30 - 1, 100};
+    picture_limits_t tight = {30 * 30 - 1, 100, 0};
     assert_int_equal(decode_image(decoder, 0, sink.bytes, whole, &tight, &p), ERR_DATA);
     assert_non_null(strstr(err_text(), "max_pixels"));
 }

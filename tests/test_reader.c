@@ -1,10 +1,14 @@
 /* Both engines of the reader: what is read, what is refused and why, many at once, reuse of
- * buffers. */
+ * buffers, and what is not the file's fault. The threads' calls are interposed here (pread below),
+ * so that they can be made to fail. */
 #include "loader/reader.h"
+#include "loader/reader_engine.h"
 #include "shm/err.h"
 #include "shm/futex.h"
 #include "tests/scratch.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +25,37 @@
 #include <cmocka.h>
 
 enum { DEPTH = 8, DEADLINE_MS = 20000 };
+
+/* What the next calls of pread are to meet: an errno each, or -1 for a read that comes short. */
+static struct {
+    int list[16];
+    _Atomic int at, count;
+} faults;
+
+/* Stands before libc's for the whole program. */
+ssize_t pread(int fd, void *to, size_t bytes, off_t at)
+{
+    static ssize_t (*real)(int, void *, size_t, off_t);
+    if (!real)
+        real = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
+    int i = faults.at;
+    if (i < faults.count) {
+        faults.at = i + 1;
+        if (faults.list[i] > 0) {
+            errno = faults.list[i];
+            return -1;
+        }
+        bytes = bytes > 3 ? 3 : bytes;
+    }
+    return real(fd, to, bytes, at);
+}
+
+static void set_faults(const int *list, int count)
+{
+    memcpy(faults.list, list, (size_t)count * sizeof *list);
+    faults.at = 0;
+    faults.count = count;
+}
 
 typedef struct {
     reader_t *reader;
@@ -296,6 +332,120 @@ static void test_leaves_hung_reads(void **state)
     reader_file_fini(&later);
 }
 
+/* Without a descriptor for a moment: the file is read when there is one again. */
+static void test_descriptors_short(void **state)
+{
+    fixture_t *f = fixture(state);
+    const char *path = make_file(f, "a.bin", 100, 1);
+    reader_file_t file = {0};
+    struct rlimit before, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(reader_submit(f->reader, &file, path, 100), 0);
+    for (uint64_t since = clock_ns(); clock_ns() - since < 50000000ull;)
+        assert_int_equal(reader_poll(f->reader, 10), 0);
+    assert_true(reader_state(&file) != READER_DONE);
+    assert_int_equal(reader_in_flight(f->reader), 1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    wait_done(f, &file, 1);
+    check_content(&file, 100, 1);
+    assert_true(file.tries > 0);
+    reader_forget(&file);
+    reader_file_fini(&file);
+    free((char *)path);
+}
+
+/* Interruptions, short reads and what is short for a moment cost nothing but time; an error of the
+ * storage is the file's, at once. */
+static void test_faults(void **state)
+{
+    fixture_t *f = fixture(state);
+    if (strcmp(reader_engine(f->reader), "threads") != 0)
+        skip(); /* io_uring reads without a call of ours */
+    const char *path = make_file(f, "a.bin", 100, 1);
+    static const int passing[] = {EINTR, -1, EINTR, -1, ENOMEM, -1, EAGAIN, ESTALE, EBUSY, -1};
+    reader_file_t file = {0};
+    set_faults(passing, 10);
+    assert_int_equal(reader_submit(f->reader, &file, path, 100), 0);
+    wait_done(f, &file, 1);
+    assert_int_equal(faults.at, 10);
+    check_content(&file, 100, 1);
+    reader_forget(&file);
+    static const int errors[] = {EIO, EISDIR, ETIMEDOUT, ENOTCONN};
+    for (int i = 0; i < 4; i++) {
+        set_faults(&errors[i], 1);
+        assert_int_equal(reader_submit(f->reader, &file, path, 100), 0);
+        wait_done(f, &file, 1);
+        assert_int_equal(reader_verdict(&file), ERR_DATA);
+        assert_non_null(strstr(err_text(), strerror(errors[i])));
+        reader_forget(&file);
+    }
+    /* A handle that stays stale is the storage's. */
+    static const int stale[] = {ESTALE, ESTALE, ESTALE, ESTALE};
+    set_faults(stale, 4);
+    assert_int_equal(reader_submit(f->reader, &file, path, 100), 0);
+    wait_done(f, &file, 1);
+    assert_int_equal(reader_verdict(&file), ERR_DATA);
+    reader_forget(&file);
+    reader_file_fini(&file);
+    free((char *)path);
+}
+
+/* How long what is short is waited for, and that it is no file's fault in the end. */
+static void test_patience(void **state)
+{
+    (void)state;
+    static const int ours[] = {EMFILE, ENFILE, ENOMEM, ENOBUFS, EAGAIN, EBUSY, EINTR};
+    for (int i = 0; i < 7; i++) {
+        reader_file_t file = {.path = "/data/a.jpg", .expected = 10};
+        int pause, sum = 0, times = 0;
+        while ((pause = reader_again(&file, ours[i])) >= 0) {
+            sum += pause;
+            assert_true(++times < 100);
+        }
+        assert_true(sum >= 3000 && sum <= 10000);
+        file.error = ours[i];
+        file.state = READER_DONE;
+        assert_int_equal(reader_verdict(&file), ERR_ENV);
+        assert_non_null(strstr(err_text(), "/data/a.jpg"));
+    }
+    reader_file_t file = {.path = "/data/a.jpg", .bytes = 7};
+    assert_int_equal(reader_again(&file, EIO), -1);
+    assert_int_equal(file.bytes, 7);
+    assert_int_equal(reader_again(&file, ESTALE), 0);
+    assert_int_equal(file.bytes, 0);
+}
+
+/* Buffers are kept for the next files, but not more of them than READER_KEEP. */
+static void test_memory(void **state)
+{
+    fixture_t *f = fixture(state);
+    enum { FILES = 6, LARGE = READER_KEEP / 4 };
+    reader_file_t files[FILES] = {0};
+    char *path = (char *)make_file(f, "large.bin", 10, 1);
+    assert_int_equal(truncate(path, LARGE), 0);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < FILES; i++)
+            assert_int_equal(reader_submit(f->reader, &files[i], path, LARGE), 0);
+        wait_done(f, files, FILES);
+        assert_true(reader_memory(f->reader) >= (uint64_t)FILES * LARGE);
+        for (int i = 0; i < FILES; i++) {
+            assert_int_equal(reader_verdict(&files[i]), 0);
+            reader_forget(&files[i]);
+        }
+        assert_true(reader_memory(f->reader) > 0 && reader_memory(f->reader) <= READER_KEEP);
+    }
+    uint64_t held = 0;
+    for (int i = 0; i < FILES; i++) {
+        held += files[i].capacity;
+        reader_file_fini(&files[i]);
+    }
+    assert_int_equal(held, reader_memory(f->reader));
+    free(path);
+}
+
 static void test_auto(void **state)
 {
     (void)state;
@@ -316,6 +466,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(test_one),
+        BOTH(test_descriptors_short),
+        BOTH(test_faults),
+        BOTH(test_memory),
+        cmocka_unit_test(test_patience),
         BOTH(test_reuse),
         BOTH(test_refused),
         BOTH(test_many),

@@ -109,6 +109,43 @@ static void a_run_is_found_while_it_lives(void **state)
     assert_int_equal(registry_find(NULL, &e), ERR_CONFIG);
 }
 
+typedef struct {
+    int live, dead;
+    pid_t dead_pid;
+} counts_t;
+
+static int count(void *user, const registry_entry_t *e, int live)
+{
+    counts_t *c = user;
+    c->live += live;
+    c->dead += !live;
+    if (!live)
+        c->dead_pid = e->pid;
+    return 0;
+}
+
+/* sluice ps names the dead ones that it removes, and a worker removes its coordinator's entry. */
+static void dead_runs_are_named_and_forgotten(void **state)
+{
+    (void)state;
+    counts_t c = {0, 0, 0};
+    pid_t a = run_in_child("/a"), b = run_in_child("/b");
+    assert_int_equal(registry_forget(a), 1); /* it lives, and stays */
+    assert_int_equal(registry_list(count, &c), 0);
+    assert_true(c.live == 2 && c.dead == 0);
+    kill(a, SIGKILL);
+    waitpid(a, NULL, 0);
+    c = (counts_t){0, 0, 0};
+    assert_int_equal(registry_list(count, &c), 0);
+    assert_true(c.live == 1 && c.dead == 1 && c.dead_pid == a);
+    kill(b, SIGKILL);
+    waitpid(b, NULL, 0);
+    assert_int_equal(registry_forget(b), 0);
+    c = (counts_t){0, 0, 0};
+    assert_int_equal(registry_list(count, &c), 0);
+    assert_true(c.live == 0 && c.dead == 0);
+}
+
 static void removal_leaves_nothing(void **state)
 {
     (void)state;
@@ -206,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_run_is_found_while_it_lives, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(dead_runs_are_named_and_forgotten, set_up, tear_down),
         cmocka_unit_test_setup_teardown(removal_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_directory_is_added_later, set_up, tear_down),
         cmocka_unit_test_setup_teardown(unfinished_files_go, set_up, tear_down),

@@ -114,4 +114,26 @@ timeout 60 "$sluice" train "resume=$work/runs/stopped" >"$work/finished.out" 2>&
 run from 0 epochs=1 device=cpu "model=$work/runs/one/weights/best.safetensors"
 files from 1
 run refused 2 epochs=1 device=cpu model=yolo11n.pt
+grep -q "yolo11n.pt is not in $PWD, and nothing is downloaded" "$work/refused.out" ||
+    fail "refused: where yolo11n.pt was looked for is not said"
+
+# import writes a file of its own, whole or not at all, over nothing, and runs nothing.
+import() {
+    want=$1
+    shift
+    timeout 60 "$sluice" import "$@" >"$work/import.out" 2>&1 </dev/null
+    got=$?
+    [ "$got" -eq "$want" ] || fail "import $*: exit status $got instead of $want"
+}
+mkdir "$work/import"
+import 0 "$work/runs/one/weights/best.safetensors" "out=$work/import/y.safetensors"
+grep -q 'transferred 499 of 499 tensors' "$work/import.out" || fail "import: not all tensors"
+import 2 "$work/runs/one/weights/best.safetensors" "out=$work/import/y.safetensors"
+import 2 tests/golden/pt/hostile_system.pt "out=$work/import/z.safetensors"
+grep -q 'asks to call posix.system' "$work/import.out" || fail "import: what was refused is not named"
+import 2 tests/golden/pt/plain.pt "out=$work/import/z.safetensors"
+[ "$(ls -A "$work/import")" = y.safetensors ] || fail "import left something behind"
+[ ! -e sluice-hostile-ran ] || fail "import ran what was in the file"
+run imported 0 epochs=1 device=cpu "model=$work/import/y.safetensors"
+grep -q 'transferred 499 of 499 tensors' "$work/imported.out" || fail "imported: not all tensors"
 echo "test_train: passed"

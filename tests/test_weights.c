@@ -110,18 +110,32 @@ static void test_seed(void **state)
     net_free(&c);
 }
 
-static safetensors_t *stored(const net_t *n, const char *prefix, void **image)
+/* The net as a file in memory, in *image. */
+static uint64_t stored(const net_t *n, const char *prefix, const char *names, void **image)
 {
     safetensors_writer_t *w;
-    safetensors_t *f;
     assert_int_equal(safetensors_writer_new(&w), 0);
+    if (names)
+        assert_int_equal(safetensors_writer_metadata(w, "names", names), 0);
     assert_int_equal(weights_store(n->g, n->weights, n->buffers, 77, prefix, w), 0);
     uint64_t bytes = safetensors_writer_bytes(w);
     *image = malloc(bytes);
     assert_int_equal(safetensors_writer_image(w, *image, bytes), 0);
     safetensors_writer_free(&w);
-    assert_int_equal(safetensors_load_memory(*image, bytes, "stored", &f), 0);
-    return f;
+    return bytes;
+}
+
+static weights_report_t transfer(net_t *n, const void *image, uint64_t bytes,
+                                 const char *const *names, int32_t n_names)
+{
+    modelfile_t *f;
+    weights_report_t report;
+    if (modelfile_open_memory(image, bytes, "stored", &f) < 0)
+        fail_msg("%s", err_text());
+    if (weights_transfer(n->g, f, names, n_names, n->weights, n->buffers, &report) < 0)
+        fail_msg("%s", err_text());
+    modelfile_free(&f);
+    return report;
 }
 
 static float element(const safetensors_entry_t *e, uint64_t i)
@@ -135,18 +149,16 @@ static void test_round_trip(void **state)
 {
     (void)state;
     void *image;
-    int32_t transferred;
+    safetensors_t *f;
     net_t a = net_new("yolo11n", 3, 5), b = net_new("yolo11n", 3, 6);
     for (uint64_t i = 0; i < 16; i++) /* buffers too must travel */
         ((float *)values(&a, "model.0.bn.running_var"))[i] = (float)i;
-    safetensors_t *f = stored(&a, "ema.", &image);
+    const uint64_t bytes = stored(&a, "ema.", NULL, &image);
+    assert_int_equal(safetensors_load_memory(image, bytes, "stored", &f), 0);
     assert_int_equal(safetensors_count(f), 499);
-    assert_int_equal(weights_load(b.g, f, "ema.", b.weights, b.buffers, &transferred), 0);
-    assert_int_equal(transferred, 499);
+    assert_int_equal(transfer(&b, image, bytes, NULL, 0).moved, 499);
     assert_memory_equal(a.weights, b.weights, graph_sizes(a.g)->weights * sizeof(float));
     assert_memory_equal(a.buffers, b.buffers, graph_sizes(a.g)->buffers * sizeof(float));
-    assert_int_equal(weights_load(b.g, f, "", b.weights, b.buffers, &transferred), 0);
-    assert_int_equal(transferred, 0);
 
     /* The file has the state dict's layout: OIHW; in memory it is OHWI, depthwise HWC. */
     const safetensors_entry_t *e = safetensors_find(f, "ema.model.1.conv.weight");
@@ -175,20 +187,160 @@ static void test_other_classes(void **state)
 {
     (void)state;
     void *image;
-    int32_t transferred;
     net_t a = net_new("yolo11s", 80, 5), b = net_new("yolo11s", 3, 6), c = net_new("yolo11s", 3, 6);
-    safetensors_t *f = stored(&a, "", &image);
-    assert_int_equal(weights_load(b.g, f, "", b.weights, b.buffers, &transferred), 0);
-    assert_int_equal(transferred, 499 - 6); /* the last weight and bias on three levels */
+    const uint64_t bytes = stored(&a, "", NULL, &image);
+    const weights_report_t r = transfer(&b, image, bytes, NULL, 0);
+    assert_int_equal(r.moved, 499 - 6); /* the last weight and bias on three levels */
+    assert_string_equal(r.first_left, "model.23.cv3.0.2.weight");
+    assert_int_equal(r.rows_of, 0);
     assert_memory_equal(values(&b, "model.23.cv3.0.2.weight"),
                         values(&c, "model.23.cv3.0.2.weight"), 3 * 128 * sizeof(float));
     assert_memory_equal(values(&b, "model.23.cv3.0.1.1.conv.weight"),
                         values(&a, "model.23.cv3.0.1.1.conv.weight"), 128 * 128 * sizeof(float));
-    safetensors_free(&f);
     free(image);
     net_free(&a);
     net_free(&b);
     net_free(&c);
+}
+
+/* A row of the class branch: 128 weights and a bias on the finest map. */
+static void same_row(const net_t *a, int row_a, const net_t *b, int row_b)
+{
+    assert_memory_equal(values(a, "model.23.cv3.0.2.weight") + 128 * row_a,
+                        values(b, "model.23.cv3.0.2.weight") + 128 * row_b, 128 * sizeof(float));
+    assert_memory_equal(values(a, "model.23.cv3.0.2.bias") + row_a,
+                        values(b, "model.23.cv3.0.2.bias") + row_b, sizeof(float));
+}
+
+/* Classes keep their rows by name, wherever they stand; new ones begin anew. */
+static void test_class_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"pit", "Dent", "new", "scratch"};
+    static const char theirs[] = "{\"0\": \"scratch\", \"1\": \"dent\", \"2\": \"pit\"}";
+    char text[512];
+    void *image;
+    net_t a = net_new("yolo11s", 3, 5), b = net_new("yolo11s", 4, 6), c = net_new("yolo11s", 4, 6);
+    for (int i = 0; i < 3; i++)
+        ((float *)values(&a, "model.23.cv3.0.2.bias"))[i] = (float)i;
+    uint64_t bytes = stored(&a, "", theirs, &image);
+    weights_report_t r = transfer(&b, image, bytes, names, 4);
+    assert_int_equal(r.moved, 499);
+    assert_int_equal(r.rows, 3);
+    assert_int_equal(r.rows_of, 4);
+    same_row(&b, 0, &a, 2);
+    same_row(&b, 1, &a, 1);
+    same_row(&b, 2, &c, 2);
+    same_row(&b, 3, &a, 0);
+    weights_say(&r, "x.pt", text, sizeof text);
+    assert_string_equal(text, "transferred 499 of 499 tensors from x.pt; class rows by name: 3 of "
+                              "4, the others begin anew");
+    /* Without names on one side, and as many: straight. */
+    net_t d = net_new("yolo11s", 3, 6);
+    r = transfer(&d, image, bytes, NULL, 0);
+    assert_int_equal(r.moved, 499);
+    for (int i = 0; i < 3; i++)
+        same_row(&d, i, &a, i);
+    /* Names that are all others: none of the rows, and that is said. */
+    static const char *const other[] = {"x", "y", "z"};
+    net_t e = net_new("yolo11s", 3, 6), fresh = net_new("yolo11s", 3, 6);
+    r = transfer(&e, image, bytes, other, 3);
+    assert_int_equal(r.moved, 499 - 6);
+    assert_int_equal(r.rows, 0);
+    assert_int_equal(r.rows_of, 3);
+    same_row(&e, 1, &fresh, 1);
+    free(image);
+    net_free(&a);
+    net_free(&b);
+    net_free(&c);
+    net_free(&d);
+    net_free(&e);
+    net_free(&fresh);
+}
+
+/* A net's file whose first convolution reads `channels` instead of three: element (o, c, k) is
+ * o * 100 + c * 10 + k. */
+static uint64_t with_channels(const net_t *n, int channels, void **image)
+{
+    safetensors_writer_t *w;
+    safetensors_t *f;
+    uint64_t bytes = stored(n, "", NULL, image);
+    assert_int_equal(safetensors_load_memory(*image, bytes, "stored", &f), 0);
+    assert_int_equal(safetensors_writer_new(&w), 0);
+    for (int32_t i = 0; i < safetensors_count(f); i++) {
+        const safetensors_entry_t *e = safetensors_at(f, i);
+        if (strcmp(e->name, "model.0.conv.weight") != 0) {
+            assert_int_equal(
+                safetensors_writer_add(w, e->name, e->dtype, e->shape, e->ndim, e->data, e->bytes),
+                0);
+            continue;
+        }
+        const int64_t shape[4] = {16, channels, 3, 3};
+        float data[16 * 8 * 9];
+        for (int o = 0; o < 16; o++)
+            for (int c = 0; c < channels; c++)
+                for (int k = 0; k < 9; k++)
+                    data[(o * channels + c) * 9 + k] = (float)(o * 100 + c * 10 + k);
+        assert_int_equal(safetensors_writer_add(w, e->name, "F32", shape, 4, data,
+                                                (uint64_t)(16 * channels * 9) * sizeof(float)),
+                         0);
+    }
+    safetensors_free(&f);
+    free(*image);
+    bytes = safetensors_writer_bytes(w);
+    *image = malloc(bytes);
+    assert_int_equal(safetensors_writer_image(w, *image, bytes), 0);
+    safetensors_writer_free(&w);
+    return bytes;
+}
+
+static void test_channels(void **state)
+{
+    (void)state;
+    net_t a = net_new("yolo11n", 3, 5), fresh = net_new("yolo11n", 3, 6);
+    for (int channels = 1; channels <= 5; channels++) {
+        void *image;
+        if (channels == 3)
+            continue;
+        net_t b = net_new("yolo11n", 3, 6);
+        const uint64_t bytes = with_channels(&a, channels, &image);
+        const weights_report_t r = transfer(&b, image, bytes, NULL, 0);
+        const float *v = values(&b, "model.0.conv.weight"); /* OHWI */
+        assert_int_equal(r.moved, 499);
+        assert_int_equal(r.channels, channels);
+        for (int c = 0; c < 3; c++) {
+            const float at = v[(7 * 9 + 5) * 3 + c];
+            if (channels == 1)
+                assert_true(at == 705.0f / 3);
+            else if (c < channels)
+                assert_true(at == (float)(705 + c * 10));
+            else
+                assert_true(at == values(&fresh, "model.0.conv.weight")[(7 * 9 + 5) * 3 + c]);
+        }
+        free(image);
+        net_free(&b);
+    }
+    net_free(&a);
+    net_free(&fresh);
+}
+
+/* Numbers that are none are counted and said, not hidden. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    void *image;
+    char text[512];
+    net_t a = net_new("yolov8n", 3, 5), b = net_new("yolov8n", 3, 6);
+    ((float *)values(&a, "model.0.bn.running_var"))[3] = NAN;
+    ((float *)values(&a, "model.0.bn.bias"))[1] = INFINITY;
+    const uint64_t bytes = stored(&a, "", NULL, &image);
+    const weights_report_t r = transfer(&b, image, bytes, NULL, 0);
+    assert_int_equal(r.not_finite, 2);
+    weights_say(&r, "x", text, sizeof text);
+    assert_non_null(strstr(text, "2 of the numbers are not finite"));
+    free(image);
+    net_free(&a);
+    net_free(&b);
 }
 
 /* One bias tensor of 16 elements in a file, as a dtype. */
@@ -196,7 +348,8 @@ static int load_bias(net_t *n, const char *dtype, const void *data, uint64_t byt
                      int32_t *transferred)
 {
     safetensors_writer_t *w;
-    safetensors_t *f;
+    modelfile_t *f;
+    weights_report_t report;
     const int64_t shape[1] = {16};
     assert_int_equal(safetensors_writer_new(&w), 0);
     assert_int_equal(safetensors_writer_add(w, "model.0.bn.bias", dtype, shape, 1, data, bytes), 0);
@@ -204,9 +357,10 @@ static int load_bias(net_t *n, const char *dtype, const void *data, uint64_t byt
     void *image = malloc(size);
     assert_int_equal(safetensors_writer_image(w, image, size), 0);
     safetensors_writer_free(&w);
-    assert_int_equal(safetensors_load_memory(image, size, "half", &f), 0);
-    int rc = weights_load(n->g, f, "", n->weights, n->buffers, transferred);
-    safetensors_free(&f);
+    assert_int_equal(modelfile_open_memory(image, size, "half", &f), 0);
+    int rc = weights_transfer(n->g, f, NULL, 0, n->weights, n->buffers, &report);
+    *transferred = report.moved;
+    modelfile_free(&f);
     free(image);
     return rc;
 }
@@ -228,6 +382,10 @@ static void test_half(void **state)
     assert_true(values(&n, "model.0.bn.bias")[0] == 1);
     assert_true(values(&n, "model.0.bn.bias")[1] == -3);
     assert_true(values(&n, "model.0.bn.bias")[2] == 0x1.FEp127f);
+    const double f64[16] = {0.1, -2e300, 1};
+    assert_int_equal(load_bias(&n, "F64", f64, sizeof f64, &transferred), 0);
+    assert_true(values(&n, "model.0.bn.bias")[0] == 0.1f);
+    assert_true(isinf(values(&n, "model.0.bn.bias")[1]));
     assert_int_equal(load_bias(&n, "I16", bf16, sizeof bf16, &transferred), ERR_CONFIG);
     assert_non_null(strstr(err_text(), "I16"));
     net_free(&n);
@@ -238,7 +396,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_init),       cmocka_unit_test(test_seed),
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_classes),
-        cmocka_unit_test(test_half),
+        cmocka_unit_test(test_half),       cmocka_unit_test(test_class_names),
+        cmocka_unit_test(test_channels),   cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 static int takes_text(uint32_t type)
 {
     return type == WIRE_WELCOME || type == WIRE_EVENT || type == WIRE_REPLY || type == WIRE_CSV ||
-           type == WIRE_RUN_INFO || type == WIRE_ARGS || type == WIRE_LOG;
+           type == WIRE_RUN_INFO || type == WIRE_ARGS || type == WIRE_LOG || type == WIRE_READY;
 }
 
 static unsigned char *frame_of(uint32_t type, size_t bytes)
@@ -134,6 +134,9 @@ static void agreement_covers_each_field(void **state)
     assert_int_not_equal(wire_agreement(&p, 3, 98), base);
     plan_t q = p;
     q.seed++;
+    assert_int_not_equal(wire_agreement(&q, 3, 99), base);
+    q = p;
+    q.first_position = 40;
     assert_int_not_equal(wire_agreement(&q, 3, 99), base);
     q = p;
     q.ranks = 4;

@@ -72,7 +72,7 @@ static int make_memory(rig_t *r)
         rc = collective_open(t->w, r->collective_fd, t->rank, t->ranks,
                              t->sizes->weights + MEMORY_EXTRA, &t->coll);
     if (rc == 0)
-        rc = memory_reserve(&t->mem, t->dev, t->coll, &request, "yolo11n", 0);
+        rc = memory_reserve(&t->mem, t->dev, t->coll, &request, "yolo11n");
     if (rc == 0)
         rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->ranks),
                         RIG_SIZE, RIG_SIZE, t->mem.activation, &t->train_plan);

@@ -17,6 +17,9 @@ int ask_run(const char *which, wire_cmd_t command, uint32_t argument);
 /* The parts of it. No such run is the answer "no", not a wrong word: ERR_FAILED, exit status 1. */
 int ask_find(const char *which, registry_entry_t *run);
 int ask_entry(const registry_entry_t *run, wire_cmd_t command, uint32_t argument);
+/* The answer as text, NUL-terminated, instead of printed. */
+int ask_text(const registry_entry_t *run, wire_cmd_t command, uint32_t argument, char *text,
+             size_t bytes);
 /* Sends the command on a bus that is connected to the run. */
 int ask_send(bus_t *bus, const registry_entry_t *run, wire_cmd_t command, uint32_t argument);
 int ask_connect(const registry_entry_t *run, bus_t **bus);

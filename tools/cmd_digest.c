@@ -4,6 +4,7 @@
 #include "control/coordinator.h"
 #include "control/log.h"
 #include "shm/err.h"
+#include "tools/early.h"
 #include "tools/run_options.h"
 
 #include <errno.h>
@@ -41,9 +42,21 @@ static int on_batch(void *user, const coordinator_batch_t *b)
     return ferror(stdout) ? err_sys(ERR_ENV, "writing to standard output") : 0;
 }
 
+/* Behind the last training batch of an epoch. */
+static int on_stream(void *user, uint32_t epoch, uint64_t digest)
+{
+    (void)user;
+    errno = 0;
+    printf("epoch %u %016llx\n", epoch, (unsigned long long)digest);
+    return ferror(stdout) ? err_sys(ERR_ENV, "writing to standard output") : 0;
+}
+
 static void on_end(void *user, const coordinator_summary_t *s)
 {
     (void)user;
+    if (s->bad + s->warned)
+        fprintf(stderr, "%u bad samples, %u images used although their decoder warns\n", s->bad,
+                s->warned);
     if (s->code == 0)
         printf("stream %016llx\n", (unsigned long long)s->stream);
 }
@@ -79,8 +92,9 @@ int cmd_digest(int argc, char **argv)
     config->words = words;
     config->bin_dir = bin_dir;
     config->digest_only = 1;
-    config->view =
-        (coordinator_view_t){.user = &view, .note = on_note, .batch = on_batch, .end = on_end};
+    config->view = (coordinator_view_t){
+        .user = &view, .note = on_note, .batch = on_batch, .stream = on_stream, .end = on_end};
+    early_hold();
     rc = coordinator_run(config);
 fail:
     free(words);

@@ -10,11 +10,15 @@
 const command_t commands[] = {
     {"train", cmd_train, "train a detector: from image files to weights with a measured mAP"},
     {"status", cmd_status, "show what every process of a run is doing"},
+    {"ps", cmd_ps, "list the runs that are alive"},
+    {"checkpoint", cmd_checkpoint, "write what a resume needs now, and go on"},
     {"stop", cmd_stop, "end a run after a checkpoint"},
     {"scale", cmd_scale, "give a run more or fewer loaders while it works"},
+    {"files", cmd_files, "list a run's files that were left out, bad, or decode with a warning"},
     {"digest", cmd_digest, "run the loaders alone and print the digests of what they make"},
     {"sample", cmd_sample, "write a synthetic inspection data set to try things on"},
     {"model", cmd_model, "print a model's layers, shapes, parameters and GFLOPs"},
+    {"import", cmd_import, "write a PyTorch file's weights (.pt) as a file of this program"},
     {"help", cmd_help, "explain a command"},
     {"version", cmd_version, "print the version"},
     {NULL, NULL, NULL},
@@ -58,14 +62,18 @@ static void help_digest(void)
 {
     puts("sluice digest data=FILE [--samples] [key=value ...]\n"
          "\n"
-         "Runs the loaders without trainers and prints a line `epoch step rank digest` a batch, "
-         "then\n"
-         "`stream DIGEST` over the training cells in order of position. Lines of validation "
-         "batches begin\n"
-         "with `val`; epochs and steps count from 0. --samples adds a column of sample numbers, "
-         "with commas.\n"
-         "The stream does not depend on workers= nor on how many devices share the batch. The "
-         "options are\n"
+         "Runs the loaders without trainers and prints a line `epoch step rank digest` a batch, a "
+         "line\n"
+         "`epoch N DIGEST` over all training cells of an epoch, and `stream DIGEST` over all "
+         "epochs. Lines\n"
+         "of validation batches begin with `val`; epochs and steps count from 0. --samples adds a "
+         "column of\n"
+         "sample numbers, with commas. Neither the epochs' digests nor the stream's depend on "
+         "workers= or\n"
+         "on how many devices share the batch; a training run with digest=True has the epochs' in "
+         "the\n"
+         "events `epoch` of its events.jsonl and in `sluice status`, for comparison. The options "
+         "are\n"
          "those of train (`sluice help train`); data, imgsz, batch, device, workers, epochs, seed "
          "and the\n"
          "augmentation matter here.\n"
@@ -92,20 +100,76 @@ static void help_status(void)
 
 static void help_stop(void)
 {
-    puts("sluice stop [RUN]\n"
+    puts("sluice stop [RUN] [--now]\n"
          "\n"
          "As Ctrl-C in its terminal: the run finishes its step, writes a checkpoint and leaves.\n"
-         "Asking again changes nothing; a second Ctrl-C in its terminal ends it at once, without\n"
-         "a checkpoint. RUN as in `sluice help status`.");
+         "Asking again changes nothing. --now is the second Ctrl-C: everything ends at once, "
+         "without\n"
+         "a checkpoint; the last one stays whole. RUN as in `sluice help status`, or a pid.\n"
+         "\n"
+         "Says what the run answers, then waits for its end, for as long as its stop_deadline (or\n"
+         "one of its steps) and 20 s more. Ctrl-C ends the waiting alone.\n"
+         "\n"
+         "Exit status: 0 the run was done, or ended as asked; 1 there is no such run, it does not\n"
+         "answer, it has not ended in time, or it ended without the checkpoint (the sentence says\n"
+         "which); 2 a wrong word.");
+}
+
+static void help_ps(void)
+{
+    puts("sluice ps [--json]\n"
+         "\n"
+         "Lists your runs that are alive on this machine: pid, age, epochs done, state, directory. "
+         "A\n"
+         "run that does not answer within a second and a half is listed as that. Entries of runs "
+         "that\n"
+         "were killed are removed, which is said on standard error. --json: one object a line.\n"
+         "\n"
+         "Exit status: 0, also where no run is alive; 2 a wrong word; 4 the list cannot be read.");
+}
+
+static void help_checkpoint(void)
+{
+    puts("sluice checkpoint [RUN]\n"
+         "\n"
+         "Writes weights/last.safetensors and what a resume needs after the run's next optimiser "
+         "step, as at\n"
+         "an epoch's end, and prints when they are on disk, or why they are not. Training goes on. "
+         "RUN as in\n"
+         "`sluice help status`. save_minutes= does the same by the clock.\n"
+         "\n"
+         "Exit status: 0 written; 1 not, or not within a minute (the sentence says why); 2 a wrong "
+         "word.");
 }
 
 static void help_scale(void)
 {
-    puts("sluice scale [RUN] workers=N\n"
+    puts(
+        "sluice scale [RUN] workers=N\n"
+        "\n"
+        "Changes the number of loaders of a run while it works, 1 to 1024; the batches stay the "
+        "same to\n"
+        "the bit. Loaders that are too many give back what they have not finished and leave within "
+        "5 s.\n"
+        "RUN as in `sluice help status`.\n"
+        "\n"
+        "Exit status: 0 changed, or as it was; 1 the run is not at work; 4 memory, open files or\n"
+        "processes do not suffice, and the number stays (the sentence has the arithmetic).");
+}
+
+static void help_files(void)
+{
+    puts("sluice files [RUN] [--json]\n"
          "\n"
-         "Changes the number of loaders of a run while it works; the batches stay the same to the "
-         "bit.\n"
-         "RUN as in `sluice help status`.");
+         "Lists the images of a run that were left out by the scan, that could not be used in "
+         "training\n"
+         "although the scan could read them, and that are used although their decoder warned "
+         "(see\n"
+         "on_warning=), each with the reason; then the remarks of the scan. RUN is a run's folder, "
+         "its name\n"
+         "in runs/detect, or a live run as in `sluice help status`; runs that are over have theirs "
+         "too.\n"
+         "--json prints the events themselves, a line each.");
 }
 
 static void help_sample(void)
@@ -132,6 +196,23 @@ static void help_model(void)
         "  sluice model yolo11m nc=4 imgsz=1024");
 }
 
+static void help_import(void)
+{
+    puts(
+        "sluice import X.pt [out=Y.safetensors]\n"
+        "\n"
+        "Reads a file of torch.save and writes its weights, in full precision, as a run writes its "
+        "own.\n"
+        "Nothing in the file is run. It may hold a state dict, a checkpoint with one (ema, model,\n"
+        "state_dict), or a whole pickled model; averaged weights (EMA) go first. Prints what was "
+        "found.\n"
+        "Without out= the new file lies beside X.pt; it must not be there yet. train reads a .pt "
+        "file\n"
+        "by itself (model=X.pt).\n"
+        "\n"
+        "  sluice import yolo11m.pt out=weights/yolo11m.safetensors");
+}
+
 static void help_help(void)
 {
     puts("sluice help [COMMAND]\n"
@@ -152,7 +233,7 @@ static void help_all(void)
          "\n"
          "  sluice COMMAND [key=value ...]\n");
     for (const command_t *c = commands; c->name; c++)
-        printf("  %-8s  %s\n", c->name, c->summary);
+        printf("  %-10s  %s\n", c->name, c->summary);
     puts("\n"
          "`sluice help COMMAND` explains one. To begin:\n"
          "\n"
@@ -166,9 +247,13 @@ int cmd_help(int argc, char **argv)
         int (*run)(int, char **);
         void (*explain)(void);
     } pages[] = {
-        {cmd_train, help_train}, {cmd_digest, help_digest}, {cmd_status, help_status},
-        {cmd_stop, help_stop},   {cmd_scale, help_scale},   {cmd_sample, help_sample},
-        {cmd_model, help_model}, {cmd_help, help_help},     {cmd_version, help_version},
+        {cmd_train, help_train},           {cmd_digest, help_digest},
+        {cmd_status, help_status},         {cmd_stop, help_stop},
+        {cmd_scale, help_scale},           {cmd_files, help_files},
+        {cmd_sample, help_sample},         {cmd_model, help_model},
+        {cmd_import, help_import},         {cmd_help, help_help},
+        {cmd_version, help_version},       {cmd_ps, help_ps},
+        {cmd_checkpoint, help_checkpoint},
     };
     if (argc < 2) {
         help_all();

@@ -2,6 +2,7 @@
 #include "shm/err.h"
 #include "tools/commands.h"
 #include "trainer/graph.h"
+#include "trainer/modelfile.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -37,8 +38,7 @@ static int parse(int argc, char **argv, const char **name, int32_t *nc, int32_t 
                            *name);
         *name = strncmp(argv[i], "model=", 6) == 0 ? argv[i] + 6 : argv[i];
     }
-    size_t n = *name ? strlen(*name) : 0;
-    if (rc == 0 && n > 12 && strcmp(*name + n - 12, ".safetensors") == 0)
+    if (rc == 0 && *name && modelfile_is(*name))
         return err_set(ERR_CONFIG, "%s holds weights; give the name of its model, as in yolo11m",
                        *name);
     if (rc == 0 && !*name)

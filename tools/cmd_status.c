@@ -1,5 +1,4 @@
-/* sluice status [RUN] [--follow] [--json], sluice stop [RUN], sluice scale [RUN] workers=N: questions to a
- * live run. */
+/* sluice status [RUN] [--follow] [--json], sluice scale [RUN] workers=N: questions to a live run. */
 #include "tools/commands.h"
 
 #include "shm/err.h"
@@ -51,13 +50,6 @@ int cmd_status(int argc, char **argv)
     if (rc < 0)
         return rc;
     return w.follow ? follow_run(which, w.json) : ask_run(which, WIRE_CMD_STATUS, !w.json);
-}
-
-int cmd_stop(int argc, char **argv)
-{
-    const char *which;
-    int rc = one_run(argc, argv, NULL, NULL, &which);
-    return rc < 0 ? rc : ask_run(which, WIRE_CMD_STOP, 0);
 }
 
 static int take_workers(void *user, const char *word)

@@ -4,6 +4,7 @@
 #include "control/coordinator.h"
 #include "control/log.h"
 #include "shm/err.h"
+#include "tools/early.h"
 #include "tools/progress.h"
 #include "tools/run_options.h"
 #include "trainer/graph.h"
@@ -59,6 +60,7 @@ int cmd_train(int argc, char **argv)
     config->bin_dir = bin_dir;
     CHECK_GOTO(progress_open(&progress), rc, fail);
     config->view = progress_view(&progress);
+    early_hold();
     rc = coordinator_run(config);
     progress_close(&progress);
 fail:

@@ -22,13 +22,17 @@ extern const command_t commands[];
 /* The row of a name, or NULL. */
 const command_t *command_find(const char *name);
 
-int cmd_train(int argc, char **argv);  /* cmd_train.c: trains a detector to the end of a run */
-int cmd_digest(int argc, char **argv); /* cmd_digest.c: prints the batch stream's digests */
-int cmd_status(int argc, char **argv); /* cmd_status.c: who is in which phase of a run */
-int cmd_stop(int argc, char **argv);   /* cmd_status.c: checkpoint and leave */
-int cmd_scale(int argc, char **argv);  /* cmd_status.c: more or fewer loaders, live */
-int cmd_sample(int argc, char **argv); /* cmd_sample.c: writes a synthetic data set */
-int cmd_model(int argc, char **argv);  /* cmd_model.c: prints a model's layers */
+int cmd_train(int argc, char **argv);      /* cmd_train.c: trains a detector to the end of a run */
+int cmd_digest(int argc, char **argv);     /* cmd_digest.c: prints the batch stream's digests */
+int cmd_status(int argc, char **argv);     /* cmd_status.c: who is in which phase of a run */
+int cmd_ps(int argc, char **argv);         /* cmd_ps.c: the live runs */
+int cmd_checkpoint(int argc, char **argv); /* cmd_checkpoint.c: one now, and go on */
+int cmd_stop(int argc, char **argv);       /* cmd_stop.c: checkpoint and leave */
+int cmd_scale(int argc, char **argv);      /* cmd_status.c: more or fewer loaders, live */
+int cmd_files(int argc, char **argv); /* cmd_files.c: files left out, bad, or with a warning */
+int cmd_sample(int argc, char **argv);     /* cmd_sample.c: writes a synthetic data set */
+int cmd_model(int argc, char **argv);      /* cmd_model.c: prints a model's layers */
+int cmd_import(int argc, char **argv);     /* cmd_import.c: other programs' weights as ours */
 int cmd_help(int argc, char **argv); /* cmd_help.c: argv[1], if any, names the command to explain */
 int cmd_version(int argc, char **argv);
 

@@ -259,6 +259,14 @@ static int show(follow_t *f, const bus_message_t *m)
     return rc;
 }
 
+int follow_message(const bus_message_t *m, int json)
+{
+    follow_t f;
+    memset(&f, 0, sizeof f);
+    f.json = json;
+    return show(&f, m);
+}
+
 /* ---- the run ---- */
 
 /* A subscription takes effect some time after it is made: the coordinator is asked for a sign until

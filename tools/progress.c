@@ -97,17 +97,39 @@ static void on_scanning(void *user, uint64_t done, uint64_t of)
 static void print_ranks(progress_t *p, const coordinator_table_t *t)
 {
     for (uint32_t r = 0; r < t->plan->ranks; r++) {
-        char device[32], need[32], left[32];
+        char device[32], need[32];
         if (t->options->devices[r] < 0)
             snprintf(device, sizeof device, "cpu, %u thread%s", t->threads,
                      t->threads == 1 ? "" : "s");
         else
             snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
         format_bytes(need, sizeof need, t->memory[r]);
-        format_bytes(left, sizeof left, t->budget.available);
-        fprintf(p->out, "  rank %-6u %s: needs %s of memory; %s were available\n", r, device, need,
-                left);
+        fprintf(p->out, "  rank %-6u %s: needs %s of memory\n", r, device, need);
     }
+}
+
+/* All that the run may come to hold, and what there was for it. */
+static void print_memory(progress_t *p, const coordinator_table_t *t)
+{
+    char part[4][32], of[32];
+    const needs_t *n = &t->needs;
+    uint64_t ranks = 0;
+    for (uint32_t r = 0; r < t->plan->ranks; r++)
+        ranks += t->memory[r];
+    format_bytes(part[0], sizeof part[0], n->rings + n->loaders + n->rest + ranks);
+    format_bytes(part[1], sizeof part[1], n->rings);
+    format_bytes(part[2], sizeof part[2], n->loaders);
+    format_bytes(part[3], sizeof part[3], n->rest);
+    format_bytes(of, sizeof of, t->budget.available);
+    fprintf(p->out, "  memory      at most %s of %s: ranks, rings %s, loaders %s, the rest %s\n",
+            part[0], of, part[1], part[2], part[3]);
+}
+
+static void print_resume(progress_t *p, const coordinator_table_t *t)
+{
+    for (uint32_t i = 0; i < t->n_resume; i++)
+        fprintf(p->out, "  %-11s %-15s %-8s %s\n", i ? "" : "resume", t->resume[i].what,
+                t->resume[i].verdict, t->resume[i].text);
 }
 
 static void print_schedule(progress_t *p, const coordinator_table_t *t)
@@ -142,7 +164,7 @@ static void on_start(void *user, const coordinator_table_t *t)
     p->epochs = (int)plan->epochs;
     snprintf(p->data, sizeof p->data, "%s", t->options->data);
     snprintf(p->model, sizeof p->model, "%s", t->options->model);
-    format_bytes(ring, sizeof ring, t->ring_bytes);
+    format_bytes(ring, sizeof ring, t->needs.ring);
     format_bytes(disk, sizeof disk, t->disk_free);
     fprintf(p->out, "  run         %s%s\n", t->run_dir, t->resumed ? " (resumed)" : "");
     fprintf(p->out, "  model       %s, %u classes, %u px\n", t->options->model,
@@ -150,10 +172,12 @@ static void on_start(void *user, const coordinator_table_t *t)
     fprintf(p->out, "  data        %s\n", t->options->data);
     fprintf(p->out, "  images      %u to train on, %u to validate with\n", plan->n_train,
             plan->n_val);
+    print_resume(p, t);
     print_ranks(p, t);
     fprintf(p->out, "  loaders     %u, on %u CPU%s\n", t->workers, t->cpus,
             t->cpus == 1 ? "" : "s");
     fprintf(p->out, "  rings       %u of %s: %u batches each\n", plan->ranks, ring, t->ring.depth);
+    print_memory(p, t);
     fprintf(p->out, "  disk        %s free\n", disk);
     print_schedule(p, t);
     fprintf(p->out, "  length      epochs %u to %u, %u steps each\n", plan->first_epoch + 1,
@@ -165,8 +189,15 @@ static void on_start(void *user, const coordinator_table_t *t)
 static uint64_t batch_number(const plan_t *p, const wire_progress_t *m)
 {
     uint64_t train = plan_train_steps(p), val = p->val_every_epoch ? plan_val_steps(p) : 0;
-    return (m->epoch - p->first_epoch) * (train + val) + (m->phase == PLAN_VAL ? train : 0) +
-           m->step;
+    /* An epoch that goes on in the middle: its steps keep their numbers. */
+    uint64_t skipped =
+        train - (plan_end_step(p, p->first_epoch) - plan_first_step(p, p->first_epoch));
+    uint64_t at = (m->epoch - p->first_epoch) * (train + val) + m->step;
+    if (m->phase == PLAN_VAL)
+        at += plan_end_step(p, m->epoch);
+    if (m->epoch == p->first_epoch)
+        return at - plan_first_step(p, m->epoch);
+    return at - skipped;
 }
 
 static void on_progress(void *user, const coordinator_progress_t *c)
@@ -260,6 +291,16 @@ static void print_next(progress_t *p, const coordinator_summary_t *s)
                 p->imgsz, p->model);
 }
 
+static void print_files(progress_t *p, const coordinator_summary_t *s)
+{
+    if (s->left_out + s->bad + s->warned == 0)
+        return;
+    fprintf(p->out,
+            "  files       %u left out, %u bad in training, %u used although their decoder warns:\n"
+            "              sluice files %s\n",
+            s->left_out, s->bad, s->warned, s->run_dir);
+}
+
 static void on_end(void *user, const coordinator_summary_t *s)
 {
     progress_t *p = user;
@@ -276,6 +317,7 @@ static void on_end(void *user, const coordinator_summary_t *s)
             fprintf(p->out, "  weights     %s/weights/%s.safetensors\n", s->run_dir,
                     s->has_map ? "best" : "last");
         fprintf(p->out, "  curves      %s/results.csv\n", s->run_dir);
+        print_files(p, s);
         print_next(p, s);
     } else if (s->run_dir[0] && s->weights_saved) {
         fprintf(p->out, "  what was saved is in %s\n", s->run_dir);

@@ -3,8 +3,10 @@
 #include "shm/err.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 static const char default_file[] = "pipeline.yaml";
@@ -48,8 +50,18 @@ int run_options_check(options_t *o)
 int run_bin_dir(char *path, size_t bytes)
 {
     ssize_t n = readlink("/proc/self/exe", path, bytes - 1);
+    /* Without /proc: the name we were started by, which is a path also when it was looked for. */
+    const char *name = (const char *)getauxval(AT_EXECFN);
+    char *whole = n < 0 && name ? realpath(name, NULL) : NULL;
+    if (whole && strlen(whole) < bytes) {
+        n = (ssize_t)strlen(whole);
+        memcpy(path, whole, (size_t)n);
+    }
+    free(whole);
     if (n <= 0)
-        return err_sys(ERR_ENV, "/proc/self/exe");
+        return err_sys(ERR_ENV,
+                       "where this program lies, and with it sluice-loader and the others, "
+                       "cannot be told: /proc/self/exe");
     path[n] = '\0';
     char *slash = strrchr(path, '/');
     if (slash)

@@ -3,20 +3,20 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "tools/mkpath.h"
+#include "tools/rundir_lock.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { RUNDIR_MOST = 100000 }; /* names tried before giving up */
-static const char rundir_lock_name[] = ".sluice.lock";
 static const char rundir_temporary[] = ".sluice-tmp";
 
 static int make_parents(const char *path)
@@ -30,46 +30,13 @@ static int make_parents(const char *path)
                    part);
 }
 
-/* The lock is on the file that has the name now: its last holder may have removed the one we
- * opened. */
-static int lock_file(rundir_t *dir)
-{
-    for (int tries = 0; tries < 100; tries++) {
-        struct stat opened, named;
-        int fd = openat(dir->fd, rundir_lock_name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (fd < 0)
-            return err_sys(ERR_ENV, "cannot write to the run directory %s", dir->path);
-        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-            int e = errno;
-            if (e == EWOULDBLOCK) {
-                close(fd);
-                return err_set(
-                    ERR_ENV,
-                    "the run directory %s is in use by another run: wait for it, stop it, "
-                    "or give another name=",
-                    dir->path);
-            }
-            log_line(LOG_WARN, "%s is not locked: its file system cannot (%s)", dir->path,
-                     strerror(e));
-        }
-        if (fstat(fd, &opened) == 0 && fstatat(dir->fd, rundir_lock_name, &named, 0) == 0 &&
-            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev) {
-            dir->lock = fd;
-            return 0;
-        }
-        close(fd);
-    }
-    return err_set(ERR_ENV, "cannot lock the run directory %s: its lock file keeps changing",
-                   dir->path);
-}
-
 static int open_dir(rundir_t *dir)
 {
     dir->lock = -1;
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0)
         return err_sys(ERR_ENV, "cannot open the run directory %s", dir->path);
-    int rc = lock_file(dir);
+    int rc = rundir_lock(dir);
     if (rc < 0) {
         close(dir->fd);
         dir->fd = -1;
@@ -136,13 +103,10 @@ int rundir_resume(const char *path, rundir_t *dir)
 
 void rundir_close(rundir_t *dir)
 {
-    if (dir->lock >= 0) {
-        unlinkat(dir->fd, rundir_lock_name, 0);
-        close(dir->lock);
-    }
+    rundir_unlock(dir);
     if (dir->fd >= 0)
         close(dir->fd);
-    dir->fd = dir->lock = -1;
+    dir->fd = -1;
 }
 
 void rundir_discard(rundir_t *dir)
@@ -189,6 +153,28 @@ void rundir_clean(const rundir_t *dir)
     clean_folder(dir->fd, "weights");
 }
 
+/* Why a file cannot be written, from errno: what is free, and what to do. */
+static int unusable(const rundir_t *dir, const char *relative, uint64_t bytes)
+{
+    int why = errno;
+    struct stat st;
+    double mb = (double)bytes / 1e6;
+    if (fstat(dir->fd, &st) == 0 && st.st_nlink == 0)
+        return err_set(
+            ERR_ENV,
+            "cannot write %s/%s: the run directory was removed while the run was on, and "
+            "nothing can be kept there: stop the run",
+            dir->path, relative);
+    if (why == ENOSPC || why == EDQUOT)
+        return err_set(ERR_ENV,
+                       "cannot write %s (%.1f MB): %s, %.1f MB are free in %s: free some; what had "
+                       "that name before is whole",
+                       relative, mb, strerror(why), (double)rundir_free_bytes(dir) / 1e6,
+                       dir->path);
+    errno = why;
+    return err_sys(ERR_ENV, "cannot write %s/%s (%.1f MB)", dir->path, relative, mb);
+}
+
 /* Opens the folder of a relative path, making it; *base is the file's name in it. */
 static int open_folder(const rundir_t *dir, const char *relative, const char **base)
 {
@@ -209,7 +195,7 @@ static int open_folder(const rundir_t *dir, const char *relative, const char **b
         *p = '/';
     }
     if (part[0] && mkdirat(dir->fd, part, 0777) != 0 && errno != EEXIST)
-        return err_sys(ERR_ENV, "cannot make %s/%s", dir->path, part);
+        return unusable(dir, relative, 0);
     int fd = openat(dir->fd, part[0] ? part : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return fd >= 0 ? fd : err_sys(ERR_ENV, "cannot open %s/%s", dir->path, part);
 }
@@ -234,40 +220,163 @@ static void temporary_name(const char *base, char *name, size_t bytes)
     snprintf(name, bytes, ".%.400s%s", base, rundir_temporary);
 }
 
-int rundir_write(const rundir_t *dir, const char *relative, const void *data, uint64_t bytes,
+/* The temporary name that lies in a folder now, for the farewell, which another thread says. */
+static struct {
+    pthread_mutex_t mutex; /* over all; held while a name is made, which storage may draw out */
+    int leaving;
+    int folder;
+    char name[512];
+} making = {.mutex = PTHREAD_MUTEX_INITIALIZER, .folder = -1};
+
+/* Makes a name by make(); refused when the process is about to end. */
+static int make_named(int folder, const char *name, int (*make)(int folder, const char *, int fd),
+                      int fd)
+{
+    int got = -1;
+    pthread_mutex_lock(&making.mutex);
+    if (making.leaving) {
+        errno = EINTR;
+    } else {
+        got = make(folder, name, fd);
+        if (got >= 0) {
+            making.folder = folder;
+            snprintf(making.name, sizeof making.name, "%s", name);
+        }
+    }
+    pthread_mutex_unlock(&making.mutex);
+    return got;
+}
+
+/* The name is gone, or has become the file's own. */
+static void made(void)
+{
+    pthread_mutex_lock(&making.mutex);
+    making.folder = -1;
+    pthread_mutex_unlock(&making.mutex);
+}
+
+static int make_by_open(int folder, const char *name, int unused)
+{
+    (void)unused;
+    return openat(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+}
+
+/* Through /proc, as linking an open file by its descriptor alone takes a privilege. */
+static int make_by_link(int folder, const char *name, int fd)
+{
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    unlinkat(folder, name, 0);
+    return linkat(AT_FDCWD, self, folder, name, AT_SYMLINK_FOLLOW);
+}
+
+/* The bytes, on the disk, in a file that is open. Room first: a disk that is too full says so before
+ * hundreds of megabytes have been written. */
+static int fill(int fd, const void *data, uint64_t bytes)
+{
+    if (bytes && fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))
+        return -1;
+    return write_all(fd, data, bytes) == 0 && fsync(fd) == 0 ? 0 : -1;
+}
+
+int rundir_write(rundir_t *dir, const char *relative, const void *data, uint64_t bytes,
                  int (*check)(void *user), void *user)
 {
     char temporary[512];
     const char *base;
-    int rc = 0, fd = -1, folder = open_folder(dir, relative, &base);
+    int rc = 0, fd = -1, named = 0, folder = open_folder(dir, relative, &base);
     if (folder < 0)
         return folder;
     temporary_name(base, temporary, sizeof temporary);
-    fd = openat(folder, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0 || write_all(fd, data, bytes) != 0 || fsync(fd) != 0) {
-        rc = err_sys(ERR_ENV, "cannot write %s/%s (%llu bytes)", dir->path, relative,
-                     (unsigned long long)bytes);
+    /* A file without a name leaves nothing when we die; not every file system has them. */
+    if (!dir->plain_names)
+        fd = openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    if (fd < 0 && !dir->plain_names &&
+        (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+        dir->plain_names = 1;
+        log_line(LOG_INFO, "%s has no files without names: a write that is cut short leaves one",
+                 dir->path);
+    }
+    if (dir->plain_names) {
+        fd = make_named(folder, temporary, make_by_open, -1);
+        named = fd >= 0;
+    }
+    if (fd < 0 || fill(fd, data, bytes) != 0) {
+        rc = unusable(dir, relative, bytes);
         goto fail;
     }
     if (check)
         CHECK_GOTO(check(user), rc, fail);
+    if (!named && make_named(folder, temporary, make_by_link, fd) != 0) {
+        /* No /proc, or a file system that does not link such a file after all: with a name then. */
+        log_line(LOG_INFO, "%s: a file without a name cannot be given one (%s)", dir->path,
+                 strerror(errno));
+        int again = !dir->plain_names && errno != EINTR;
+        dir->plain_names = 1;
+        close(fd);
+        close(folder);
+        return again ? rundir_write(dir, relative, data, bytes, check, user)
+                     : err_set(ERR_GONE, "%s/%s: the process is ending", dir->path, relative);
+    }
+    named = 1;
     if (renameat(folder, temporary, folder, base) != 0 || fsync(folder) != 0) {
-        rc = err_sys(ERR_ENV, "cannot name %s/%s", dir->path, relative);
+        rc = unusable(dir, relative, bytes);
         goto fail;
     }
+    made();
     close(fd);
     close(folder);
     return 0;
 fail:
-    if (fd >= 0) {
-        close(fd);
+    if (named)
         unlinkat(folder, temporary, 0);
-    }
+    made();
+    if (fd >= 0)
+        close(fd);
     close(folder);
     return rc;
 }
 
-int rundir_copy(const rundir_t *dir, const char *relative, const char *other, const void *data,
+void rundir_farewell(void *user)
+{
+    rundir_t *dir = user;
+    struct timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_sec += 1;
+    /* Held for longer: the other thread waits for storage, and so would we. */
+    if (pthread_mutex_timedlock(&making.mutex, &soon) != 0)
+        return;
+    making.leaving = 1;
+    if (making.folder >= 0)
+        unlinkat(making.folder, making.name, 0);
+    pthread_mutex_unlock(&making.mutex);
+    rundir_unlock(dir);
+}
+
+int rundir_sweep(const char *path, int discard)
+{
+    rundir_t dir;
+    memset(&dir, 0, sizeof dir);
+    dir.lock = -1;
+    int n = snprintf(dir.path, sizeof dir.path, "%s", path);
+    dir.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (n < 0 || (size_t)n >= sizeof dir.path || dir.fd < 0)
+        return err_sys(ERR_ENV, "cannot open the run directory %s", path);
+    int rc = rundir_lock(&dir);
+    if (rc < 0) {
+        close(dir.fd);
+        return rc;
+    }
+    rundir_clean(&dir);
+    dir.created = discard && faccessat(dir.fd, "args.yaml", F_OK, 0) != 0;
+    if (dir.created)
+        rundir_discard(&dir);
+    else
+        rundir_close(&dir);
+    return 0;
+}
+
+int rundir_copy(rundir_t *dir, const char *relative, const char *other, const void *data,
                 uint64_t bytes)
 {
     char temporary[512];

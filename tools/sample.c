@@ -102,11 +102,11 @@ static void join(pthread_t thread, const job_t *job, void (*progress)(int, int))
 {
     for (;;) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += TICK_MS * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+        if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
             return;
         int done = atomic_load_explicit(&job->done, memory_order_relaxed);
         if (progress && done < job->config->images)

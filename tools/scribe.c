@@ -2,7 +2,9 @@
 
 #include "control/log.h"
 #include "shm/err.h"
+#include "shm/killpoint.h"
 #include "tools/statefile.h"
+#include "tools/trim.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,32 +21,18 @@ static const char csv_header[] = "epoch,time,train/box_loss,train/cls_loss,train
                                  "metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/"
                                  "cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2\n";
 
-/* A resumed epoch is done again: its rows from the interrupted part go. Rewritten whole, as rows
- * are. */
-static int csv_trim(scribe_t *s, uint32_t next_epoch)
+static void tell_state(const statefile_t *state, wire_run_info_t *info)
 {
-    char *text;
-    size_t bytes, kept = 0;
-    if (faccessat(s->dir.fd, "results.csv", F_OK, 0) != 0)
-        return 0;
-    int rc = rundir_read(&s->dir, "results.csv", 64u << 20, &text, &bytes);
-    if (rc < 0)
-        return rc;
-    for (char *line = text, *end; line < text + bytes; line = end) {
-        char *newline = memchr(line, '\n', (size_t)(text + bytes - line));
-        end = newline ? newline + 1 : text + bytes;
-        /* The first column is the epoch, counted from 1; the header's is no number. */
-        if (newline && strtoul(line, NULL, 10) <= next_epoch) {
-            memmove(text + kept, line, (size_t)(end - line));
-            kept += (size_t)(end - line);
-        }
-    }
-    rc = kept == bytes ? 0 : rundir_write(&s->dir, "results.csv", text, kept, NULL, NULL);
-    if (rc == 0 && kept < bytes)
-        log_line(LOG_INFO, "results.csv: rows behind epoch %u removed, they are made again",
-                 next_epoch);
-    free(text);
-    return rc;
+    info->resumed = 1;
+    info->next_epoch = state->next_epoch;
+    info->finished = (uint32_t)state->finished;
+    info->ledger = state->ledger;
+    info->position = state->position;
+    info->list_digest = state->list_digest;
+    info->ranks = state->ranks;
+    info->batch = state->batch;
+    info->threads = state->threads;
+    info->pending = state->pending;
 }
 
 static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t *yaml_bytes)
@@ -57,15 +45,19 @@ static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t 
                        "%s has no %s: the run stopped before its first checkpoint; start it anew",
                        s->dir.path, name);
     int rc = statefile_read(fd, name, &state);
+    if (rc == 0)
+        rc = statefile_ledger(fd, name, &state, &s->ledger);
     close(fd);
     if (rc < 0)
         return err_add(rc, "resume=%s", s->dir.path);
-    info->resumed = 1;
     s->resumed = 1;
-    info->next_epoch = state.next_epoch;
-    info->finished = (uint32_t)state.finished;
+    tell_state(&state, info);
     rc = rundir_read(&s->dir, "args.yaml", SCRIBE_YAML_MOST, yaml, yaml_bytes);
-    return rc < 0 || state.finished ? rc : csv_trim(s, state.next_epoch);
+    if (rc < 0 || state.finished)
+        return rc;
+    /* An epoch that is done again, or goes on, gets its row then. */
+    rc = trim_csv(&s->dir, state.next_epoch);
+    return rc < 0 ? rc : trim_events(&s->dir, state.next_epoch);
 }
 
 int scribe_open(scribe_t *s, const options_t *o, wire_run_info_t *info, char **yaml,
@@ -97,6 +89,8 @@ fail:
 
 void scribe_close(scribe_t *s)
 {
+    free(s->ledger);
+    s->ledger = NULL;
     for (int i = 0; i < s->n_logs; i++)
         close(s->logs[i].fd);
     s->n_logs = 0;
@@ -131,11 +125,17 @@ static int append(scribe_t *s, int fd, const char *name, const char *text, size_
     }
     if (n >= 0)
         errno = ENOSPC;
+    int full = errno == ENOSPC || errno == EDQUOT;
     int rc = err_sys(ERR_ENV, "cannot append to %s/%s", s->dir.path, name);
     if (n > 0 && end >= 0 && ftruncate(fd, end) != 0)
         err_add(rc, "half a line stays");
-    if (s->lost++ == 0)
-        log_line(LOG_WARN, "%s; training goes on without it", err_text());
+    if (s->lost++ == 0 && full)
+        log_line(LOG_WARN,
+                 "%s, %.1f MB are free: free some; until then lines are left out, and training "
+                 "goes on",
+                 err_text(), (double)rundir_free_bytes(&s->dir) / 1e6);
+    else if (s->lost == 1)
+        log_line(LOG_WARN, "%s; lines are left out, and training goes on", err_text());
     return rc;
 }
 
@@ -254,6 +254,7 @@ static int image_map(const scribe_t *s, const wire_snapshot_t *m, image_t *image
 static int image_check(void *user)
 {
     const image_t *image = user;
+    KILL_POINT(CHECKPOINT_SYNCED);
     uint64_t sum = wire_checksum(image->data, image->length);
     if (sum == image->checksum)
         return 0;
@@ -270,6 +271,7 @@ void scribe_snapshot(scribe_t *s, const wire_snapshot_t *m, wire_saved_t *saved)
     wire_begin(saved, WIRE_SAVED, sizeof *saved);
     saved->epoch = m->epoch;
     saved->slot = m->slot;
+    saved->number = m->number;
     memcpy(saved->path, m->path, sizeof saved->path);
     if (s->page) {
         board_set_phase(s->page, BOARD_CHECKPOINT);
@@ -282,6 +284,7 @@ void scribe_snapshot(scribe_t *s, const wire_snapshot_t *m, wire_saved_t *saved)
             rc = rundir_copy(&s->dir, m->path, m->copy_to, image.data, image.length);
         munmap(image.base, image.mapped);
     }
+    KILL_POINT(CHECKPOINT_NAMED);
     saved->status = rc;
     if (rc < 0) {
         snprintf(saved->text, sizeof saved->text, "%s", err_text());

@@ -25,6 +25,7 @@ typedef struct {
         int fd;
     } logs[SCRIBE_LOGS];
     int n_logs;
+    wire_ledger_t *ledger; /* owned; of the run to resume, wire_run_info_t.ledger entries */
     int begun; /* args.yaml is there: the run has begun */
     int resumed;
 } scribe_t;

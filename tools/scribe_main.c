@@ -1,16 +1,43 @@
-/* sluice-scribe: writes what a run leaves on disk, so that a slow disk holds up nobody else. */
+/* sluice-scribe: writes what a run leaves on disk, so that a slow disk holds up nobody else.
+ *
+ * `sluice-scribe --sweep RUN_DIR [--discard]` removes what a scribe that was killed has left there,
+ * and goes. The coordinator starts it and ends it when the storage does not answer. */
+#include "control/guard.h"
 #include "control/log.h"
 #include "control/worker.h"
 #include "shm/err.h"
+#include "shm/futex.h"
+#include "shm/killpoint.h"
 #include "tools/scribe.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 typedef struct {
     worker_t worker;
     scribe_t scribe;
+    uint32_t last_number; /* of the last image's snapshot */
 } program_t;
+
+enum { SCRIBE_LEDGER_S = 60 };
+
+/* More entries than the pipe has room for wait for the coordinator to take some. */
+static int send_ledger(program_t *p, uint32_t count)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    uint64_t since = clock_ns();
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        while ((rc = worker_send(&p->worker, &p->scribe.ledger[i], sizeof *p->scribe.ledger)) ==
+                   ERR_TIMEOUT &&
+               clock_ns() - since < SCRIBE_LEDGER_S * 1000000000ull)
+            nanosleep(&pause, NULL);
+    }
+    return rc;
+}
 
 static int send_run_info(program_t *p)
 {
@@ -20,10 +47,14 @@ static int send_run_info(program_t *p)
     int rc = scribe_open(&p->scribe, &p->worker.options, &info, &yaml, &bytes);
     if (rc < 0)
         return rc;
+    guard_farewell(rundir_farewell, &p->scribe.dir);
     p->scribe.page = p->worker.page;
     p->scribe.snapshot_fd = p->worker.welcome.snapshot_fd;
+    rc = send_ledger(p, info.ledger);
     char *frame = malloc(sizeof info + bytes);
-    if (frame) {
+    if (rc < 0) {
+        err_add(rc, "telling the substitutions of the run");
+    } else if (frame) {
         wire_begin(&info, WIRE_RUN_INFO, sizeof info + bytes);
         memcpy(frame, &info, sizeof info);
         if (bytes)
@@ -43,6 +74,7 @@ static int on_message(void *user, const bus_message_t *m)
     size_t bytes;
     const char *text = wire_text(m->frame, &bytes);
     int rc = 0;
+    board_set_phase(p->worker.page, BOARD_WRITING);
     if (m->type == WIRE_EVENT)
         rc = scribe_event(&p->scribe, text, bytes);
     else if (m->type == WIRE_CSV)
@@ -58,9 +90,15 @@ static int on_message(void *user, const bus_message_t *m)
         wire_snapshot_t image;
         wire_saved_t saved;
         memcpy(&image, m->frame, sizeof image);
+        if (p->last_number == image.number)
+            KILL_POINT(CHECKPOINT_BETWEEN);
+        p->last_number = image.number;
         scribe_snapshot(&p->scribe, &image, &saved);
-        return worker_send(&p->worker, &saved, sizeof saved);
+        rc = worker_send(&p->worker, &saved, sizeof saved);
+        board_set_phase(p->worker.page, BOARD_IDLE);
+        return rc;
     }
+    board_set_phase(p->worker.page, BOARD_IDLE);
     /* args.yaml is what a resume needs: without it the run must not start. Lines that a full disk
      * refuses have been reported; training goes on. */
     if (rc < 0 && m->type != WIRE_ARGS) {
@@ -70,9 +108,24 @@ static int on_message(void *user, const bus_message_t *m)
     return rc;
 }
 
+/* Without a bus and a board: argv[2] is the run directory. */
+static int sweep(int argc, char **argv)
+{
+    int discard = argc > 3 && strcmp(argv[3], "--discard") == 0;
+    log_identity("sweep", -1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int rc = argc > 2 ? rundir_sweep(argv[2], discard)
+                      : err_set(ERR_CONFIG, "--sweep needs a run directory");
+    if (rc < 0)
+        log_line(LOG_WARN, "%s", err_text());
+    return err_exit_status(rc);
+}
+
 int main(int argc, char **argv)
 {
     static program_t p;
+    if (argc > 1 && strcmp(argv[1], "--sweep") == 0)
+        return sweep(argc, argv);
     int rc = worker_start(argc, argv, BOARD_SCRIBE, &p.worker);
     if (rc < 0)
         return err_exit_status(rc);

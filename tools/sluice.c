@@ -2,8 +2,10 @@
  */
 #include "tools/commands.h"
 
+#include "control/machine.h"
 #include "control/text.h"
 #include "shm/err.h"
+#include "tools/early.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -35,6 +37,7 @@ static void print_error(void)
 
 int main(int argc, char **argv)
 {
+    early_streams();
     /* A reader that goes away (`sluice digest | head`) is a failed write, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
     /* So is a file beyond the user's limit on file sizes (ulimit -f). */
@@ -42,7 +45,13 @@ int main(int argc, char **argv)
 
     const char *word = command_word(argc, argv);
     const command_t *command = command_find(word);
-    int rc;
+    int rc = machine_stack();
+    if (rc < 0) {
+        print_error();
+        return err_exit_status(rc);
+    }
+    if (command && (command->run == cmd_train || command->run == cmd_digest))
+        early_begin();
     if (!command) {
         rc = err_set(ERR_CONFIG, "'%s' is not a command; `sluice help` lists them", word);
     } else if (argc > 2 && wants_help(argc - 1, argv + 1)) {

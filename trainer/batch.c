@@ -15,11 +15,14 @@ static const char *phase_word(uint32_t phase)
     return phase == PLAN_TRAIN ? "training" : phase == PLAN_VAL ? "validation" : "no phase";
 }
 
-/* Half of the stop's deadline has passed without data: the step will not be finished in time. */
+/* Half of the stop's deadline has passed without data, or none comes any more: the step will not be
+ * finished in time. */
 static int stop_is_due(const trainer_t *t, uint64_t *asked_ns)
 {
     if (!trainer_wants_stop(t))
         return 0;
+    if (t->w->stop_message.why == WIRE_STOP_NO_DATA)
+        return 1;
     if (*asked_ns == 0)
         *asked_ns = clock_ns();
     return (clock_ns() - *asked_ns) / 1000000 >= t->w->stop_message.deadline_ms / 2;
@@ -51,10 +54,11 @@ static int wait_ready(trainer_t *t, const plan_batch_t *b)
         report_progress(t, b);
         rc = t->poll(t);
         if (rc == 0 && stop_is_due(t, &asked))
-            rc = err_set(ERR_STOPPED,
-                         "rank %u stopped while it waited for batch %llu, which did not come: the "
-                         "last checkpoint is the one written before epoch %u",
-                         t->rank, (unsigned long long)t->seq, b->epoch + 1);
+            rc =
+                err_set(ERR_STOPPED,
+                        "rank %u stopped while it waited for batch %llu of epoch %u, which did not "
+                        "come",
+                        t->rank, (unsigned long long)t->seq, b->epoch + 1);
     }
     return rc;
 }
@@ -107,6 +111,10 @@ static int check_cells(trainer_t *t, const plan_batch_t *b, uint32_t n)
         if (rc < 0)
             return rc;
         batch->samples[i] = m->sample;
+        if (m->ledger > t->ledger_used)
+            t->ledger_used = m->ledger;
+        if (b->phase == PLAN_TRAIN && ring_get_config(ring)->digest)
+            stream_fold(&t->progress.stream, m->position, t->plan->n_train, m->digest);
         batch->counts[i] = (int32_t)m->n_labels;
         batch->labels += m->n_labels;
         if (batch->counts[i] > batch->max_gt)

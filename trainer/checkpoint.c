@@ -3,22 +3,41 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "shm/killpoint.h"
 #include "trainer/report.h"
+#include "trainer/step.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { CHECKPOINT_PATIENCE_S = 30 }; /* what an ordinary snapshot waits for a late disk */
+enum {
+    CHECKPOINT_PATIENCE_S = 30, /* what an ordinary snapshot waits for a late disk */
+    CHECKPOINT_LEDGER_S = 10,   /* for entries on their way from the coordinator */
+};
 
 /* ---- restore ---- */
+
+/* Number of the last iteration before the place where the state was taken: the epoch's first
+ * iteration has another number with another batch. */
+static int64_t last_iteration(const trainer_t *t, const checkpoint_state_t *s)
+{
+    plan_t at = *t->plan;
+    at.first_epoch = s->epoch;
+    at.first_position = s->position;
+    uint32_t next = s->position < at.n_train ? plan_first_step(&at, s->epoch) : t->schedule.steps;
+    return (int64_t)t->schedule.steps * s->epoch + next - 1;
+}
 
 int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
 {
     const memory_map_t *m = &t->mem;
-    /* More ranks than the run had: the extra ones go on with the statistics of another. */
-    const char *buffers = (const char *)s->rank_buffers + (t->rank % s->ranks) * m->buffer_bytes;
+    /* More ranks than the run had: the new ones go on with the statistics of the first. */
+    uint32_t from = t->rank < s->ranks ? t->rank : 0;
+    /* Accumulation counts batches: gradients of batches of another size do not add up with ours. */
+    uint32_t pending = s->batch == t->plan->batch ? s->pending : 0;
+    const char *buffers = (const char *)s->rank_buffers + from * m->buffer_bytes;
     int rc = trainer_upload(t, m->train.weights, s->weights, m->weight_bytes);
     if (rc == 0)
         rc = trainer_upload(t, m->train.buffers, buffers, m->buffer_bytes);
@@ -31,16 +50,16 @@ int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
     if (rc == 0)
         rc = trainer_upload(t, m->ema.buffers, s->ema_buffers, m->buffer_bytes);
     /* Pending gradients are the sum over all ranks: rank 0 carries them (see gather). */
-    if (rc == 0 && s->pending > 0 && t->rank == 0)
+    if (rc == 0 && pending > 0 && t->rank == 0)
         rc = trainer_upload(t, m->train.grads, s->grads, m->weight_bytes);
     if (rc < 0)
         return err_add(rc, "restoring");
     t->progress = s->progress;
-    /* Kept relative to the epoch's first iteration, whose number depends on the batch. */
-    t->progress.last_opt_step = (int64_t)t->schedule.steps * s->epoch - 1 - (int64_t)s->pending;
-    if (s->ranks != t->ranks)
-        log_line(LOG_WARN, "the run had %u ranks and has %u now: BN statistics of rank %u go on",
-                 s->ranks, t->ranks, t->rank % s->ranks);
+    t->progress.last_ni = last_iteration(t, s);
+    t->progress.last_opt_step = t->progress.last_ni - (int64_t)pending;
+    if (t->rank != 0)
+        t->progress.stream = (stream_digest_t){0, 0}; /* rank 0 has the sum */
+    t->items = s->items;
     return 0;
 }
 
@@ -51,21 +70,33 @@ typedef struct {
     char *block;
     void *weights, *m, *v, *grads, *ema_weights, *ema_buffers, *rank_buffers;
     uint32_t pending;
+    uint32_t ledger; /* newest entry that a consumed cell of any rank may depend on */
+    int64_t *entries;
+    uint32_t n_entries;
 } regions_t;
 
-/* Gradients of an accumulation that straddles the epoch's end: summed over the ranks now and
- * carried on by rank 0 alone, so that the uninterrupted run and a resumed one add the same numbers.
- */
-static int gather_pending(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
+/* Gradients of an accumulation that is not finished: summed over the ranks now and carried on by
+ * rank 0 alone, so that the uninterrupted run and a resumed one add the same numbers. */
+static int gather_pending(trainer_t *t, regions_t *r)
 {
-    int64_t next = (int64_t)t->schedule.steps * p->next_epoch;
-    r->pending = p->whole ? (uint32_t)(next - 1 - t->progress.last_opt_step) : 0;
+    r->pending = (uint32_t)(t->progress.last_ni - t->progress.last_opt_step);
     if (r->pending == 0)
         return 0;
     int rc = collective_allreduce(t->coll, t->dev, t->mem.train.grads, t->sizes->weights);
     if (rc == 0 && t->rank != 0)
         rc = trainer_check(t, t->ops->zero(t->dev, t->mem.train.grads, t->mem.weight_bytes),
                            "zeroing gradients");
+    return rc;
+}
+
+static int gather_ledger(trainer_t *t, regions_t *r)
+{
+    double used[WIRE_RANKS] = {0};
+    used[t->rank] = t->ledger_used;
+    int rc = collective_sum(t->coll, used, t->ranks);
+    for (uint32_t i = 0; i < t->ranks; i++)
+        if (used[i] > r->ledger)
+            r->ledger = (uint32_t)used[i];
     return rc;
 }
 
@@ -113,6 +144,22 @@ static int copy_out(trainer_t *t, regions_t *r)
     return rc;
 }
 
+/* The ledger as it is known here, as numbers for the file. */
+static int copy_ledger(const trainer_t *t, regions_t *r)
+{
+    r->n_entries = t->ledger ? ledger_count(t->ledger) : 0;
+    r->entries = calloc((size_t)r->n_entries * CHECKPOINT_LEDGER + 1, sizeof *r->entries);
+    if (!r->entries)
+        return err_set(ERR_ENV, "out of memory for %u ledger entries", r->n_entries);
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        const wire_ledger_t *e = ledger_at(t->ledger, i);
+        const int64_t row[CHECKPOINT_LEDGER] = {
+            e->split, e->sample, e->substitute, e->from_epoch, e->only, (int64_t)e->from_position};
+        memcpy(r->entries + (size_t)i * CHECKPOINT_LEDGER, row, sizeof row);
+    }
+    return 0;
+}
+
 static int put_weights(trainer_t *t, const checkpoint_point_t *p, const regions_t *r,
                        const char *args)
 {
@@ -149,9 +196,14 @@ static int put_state(trainer_t *t, const checkpoint_point_t *p, const regions_t 
         .ranks = t->ranks,
         .batch = t->plan->batch,
         .epoch = p->next_epoch,
+        .position = p->position,
         .finished = (uint32_t)p->finished,
         .pending = r->pending,
         .sgd = t->mem.v == K_NONE,
+        .threads = t->w->welcome.threads,
+        .ledger = r->entries,
+        .ledger_count = r->n_entries,
+        .items = t->items,
         .seed = t->plan->seed,
         .list_digest = t->w->catalog ? catalog_digest(t->w->catalog) : 0,
         .progress = t->progress,
@@ -175,7 +227,7 @@ static int send_image(void *user, const wire_snapshot_t *m)
 
 /* 1 when done() holds, 0 when it does not within the given time; messages are handled meanwhile and
  * the board shows progress, so that the other ranks' patience does not end. */
-static int wait_until(trainer_t *t, double seconds, int (*done)(const snapshot_t *s))
+static int wait_until(trainer_t *t, double seconds, int (*done)(const trainer_t *t))
 {
     uint64_t since = clock_ns();
     for (uint64_t looks = 0;; looks++) {
@@ -183,7 +235,7 @@ static int wait_until(trainer_t *t, double seconds, int (*done)(const snapshot_t
         int rc = t->poll(t);
         if (rc < 0)
             return rc;
-        if (done(t->snapshot))
+        if (done(t))
             return 1;
         if ((double)(clock_ns() - since) / 1e9 > seconds)
             return 0;
@@ -201,13 +253,18 @@ static int write_files(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
     if (rc >= 0)
         rc = copy_out(t, r);
     if (rc >= 0)
+        rc = copy_ledger(t, r);
+    if (rc >= 0)
         rc = snapshot_begin(t->snapshot, p->epoch);
     if (rc == 0)
         rc = put_weights(t, p, r, args);
+    KILL_POINT(CHECKPOINT_HALF);
     if (rc == 0)
         rc = put_state(t, p, r);
     if (rc == 0)
         rc = snapshot_commit(t->snapshot, send_image, t);
+    if (rc == 0)
+        save_taken(t, p->next_epoch, p->position);
     /* A coordinator that is silent does not end training (design 6), unless this is the last one.
      */
     if (rc == ERR_TIMEOUT && !p->must) {
@@ -219,12 +276,60 @@ static int write_files(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
     return rc;
 }
 
+static int has_room(const trainer_t *t)
+{
+    return snapshot_has_room(t->snapshot);
+}
+
+static int ledger_is_here(const trainer_t *t)
+{
+    return !t->ledger || ledger_count(t->ledger) >= t->ledger_used;
+}
+
+/* Every entry that the images trained on may depend on: without one of them the state would lead to
+ * other batches. */
+static int await_ledger(trainer_t *t, const checkpoint_point_t *p, const regions_t *r)
+{
+    if (r->ledger > t->ledger_used)
+        t->ledger_used = r->ledger;
+    int rc = wait_until(t, CHECKPOINT_LEDGER_S, ledger_is_here);
+    if (rc != 0)
+        return rc;
+    err_set(ERR_TIMEOUT,
+            "%u of %u ledger entries have come from the coordinator within %d s: is it stopped?",
+            ledger_count(t->ledger), t->ledger_used, CHECKPOINT_LEDGER_S);
+    if (p->must)
+        return ERR_TIMEOUT;
+    log_line(LOG_WARN, "no checkpoint of epoch %u: %s", p->epoch + 1, err_text());
+    return 0;
+}
+
+/* A stop does not wait for a checkpoint that may be left out. */
+static int has_room_or_stop(const trainer_t *t)
+{
+    return has_room(t) || t->w->stop;
+}
+
+/* Said once, and again when the disk has caught up; until then nobody waits for it again. */
+static void leave_out(trainer_t *t, const checkpoint_point_t *p)
+{
+    if (t->left_out++ == 0)
+        log_line(LOG_WARN,
+                 "no checkpoint of epoch %u%s, nor of those that follow until the disk of the run "
+                 "directory has caught up: the scribe is still writing the two before it",
+                 p->epoch + 1, p->is_best ? " although it is the best so far" : "");
+}
+
 static int take_on_rank0(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
 {
-    double patience = p->must ? t->o->stop_deadline : CHECKPOINT_PATIENCE_S;
-    int rc = wait_until(t, patience, snapshot_has_room);
+    double patience = p->must ? t->o->stop_deadline : t->left_out ? 0 : CHECKPOINT_PATIENCE_S;
+    int rc = await_ledger(t, p, r);
+    if (rc <= 0)
+        return rc;
+    rc = wait_until(t, patience, p->must ? has_room : has_room_or_stop);
     if (rc < 0)
         return rc;
+    rc = has_room(t);
     if (rc == 0 && p->must)
         return err_set(
             ERR_FAILED,
@@ -232,12 +337,12 @@ static int take_on_rank0(trainer_t *t, const checkpoint_point_t *p, regions_t *r
             "before it within %.0f s; the disk of the run directory does not keep up",
             patience);
     if (rc == 0) {
-        log_line(LOG_WARN,
-                 "no checkpoint of epoch %u%s: the scribe is still writing the two before it; the "
-                 "disk of the run directory does not keep up",
-                 p->epoch + 1, p->is_best ? " although it is the best so far" : "");
+        leave_out(t, p);
         return 0;
     }
+    if (t->left_out)
+        log_line(LOG_WARN, "the disk has caught up: %u checkpoints were left out", t->left_out);
+    t->left_out = 0;
     return write_files(t, p, r);
 }
 
@@ -246,19 +351,25 @@ int checkpoint_take(trainer_t *t, const checkpoint_point_t *p)
     regions_t r;
     memset(&r, 0, sizeof r);
     board_set_phase(t->w->page, BOARD_CHECKPOINT);
-    int rc = gather_pending(t, p, &r);
+    KILL_POINT(CHECKPOINT_AGREED);
+    int rc = gather_pending(t, &r);
+    if (rc == 0)
+        rc = gather_ledger(t, &r);
+    if (rc == 0)
+        rc = step_gather_stream(t);
     if (rc == 0)
         rc = gather_buffers(t, &r.rank_buffers);
     if (rc == 0 && t->rank == 0 && t->snapshot)
         rc = take_on_rank0(t, p, &r);
     free(r.rank_buffers);
     free(r.block);
+    free(r.entries);
     return rc < 0 ? err_add(rc, "checkpoint of epoch %u", p->epoch + 1) : 0;
 }
 
-static int all_answered(const snapshot_t *s)
+static int all_answered(const trainer_t *t)
 {
-    return snapshot_pending(s) == 0;
+    return snapshot_pending(t->snapshot) == 0;
 }
 
 int checkpoint_settle(trainer_t *t)

@@ -4,7 +4,9 @@
  * names; metadata: model, nc, epoch, names, strides, args, task. last.state.safetensors: what a
  * resume needs. Regions as they lie in memory (graph_sizes_t), F32: weights, momentum, variance
  * (AdamW), ema.weights, ema.buffers, buffers ([ranks][n]: BN statistics of every rank), gradients
- * (when an accumulation straddles the epoch's end); metadata: checkpoint_state_t. "layout" is a
+ * (of an accumulation that is not finished); I64 ledger ([entries][6]: split, sample, substitute,
+ * from_epoch, only, from_position); metadata: checkpoint_state_t. "kind" is CHECKPOINT_KIND, which
+ * changes with the meaning of anything here. "layout" is a
  * hash of every parameter's name, shape and place, so that a region is never read with another
  * build's places. The pure half (image, read) needs no trainer; tests go through memory.
  */
@@ -16,17 +18,28 @@
 #include "trainer/safetensors.h"
 #include "trainer/trainer.h"
 
+#define CHECKPOINT_KIND "sluice state 2"
+enum {
+    CHECKPOINT_LEDGER = 6 /* numbers of an entry */,
+    CHECKPOINT_LEDGER_MOST = 1 << 20 /* entries */
+};
+
 typedef struct {
     /* Regions on the host; those read from a file point into it. NULL: not there. */
     const void *weights, *m, *v, *grads, *ema_weights, *ema_buffers;
     const void *rank_buffers; /* [ranks][buffers] */
     uint32_t ranks, batch;    /* as the run had them */
     uint32_t epoch;           /* next epoch to run, 0-based */
+    uint64_t position;        /* samples of it that are consumed: plan_t.first_position */
     uint32_t finished;
     uint32_t pending; /* iterations since the last optimiser step, their gradients in grads */
     uint32_t sgd;
+    uint32_t threads; /* of each rank */
     uint64_t seed, list_digest;
-    trainer_progress_t progress; /* point holds accumulate only */
+    const void *ledger; /* int64_t [ledger_count][CHECKPOINT_LEDGER], not aligned */
+    uint32_t ledger_count;
+    trainer_items_t items; /* of the epoch so far */
+    trainer_progress_t progress;
 } checkpoint_state_t;
 
 int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s,
@@ -35,6 +48,7 @@ int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s,
 typedef struct {
     uint64_t seed, list_digest;
     uint32_t sgd, epochs, first_epoch;
+    uint64_t first_position;
     int32_t patience;
 } checkpoint_expect_t;
 /* ERR_CONFIG with a sentence when the file is of another model, class count, data set, seed or
@@ -45,8 +59,10 @@ int checkpoint_state_read(const graph_t *g, const safetensors_t *file, const cha
 int checkpoint_weights_image(const graph_t *g, const float *ema_weights, const float *ema_buffers,
                              uint64_t batches, uint32_t epoch, const int32_t stride[K_LEVELS],
                              const catalog_t *catalog, const char *args, safetensors_writer_t *out);
-/* Most bytes that both images together can have: the size of a snapshot slot. */
-uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, size_t names_bytes);
+/* Most bytes that both images together can have: the size of a snapshot slot. samples: of both
+ * splits, for the ledger. */
+uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, size_t names_bytes,
+                          uint64_t samples);
 
 /* Puts a state read from a file into the arena and t->progress. After step_init. */
 int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s);
@@ -54,12 +70,14 @@ int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s);
 typedef struct {
     uint32_t epoch;      /* the epoch that ended, or was interrupted, 0-based */
     uint32_t next_epoch; /* where a resume starts */
+    uint64_t position;   /* samples of next_epoch that are consumed */
     int finished, is_best;
-    int whole; /* 1: the epoch has ended; 0: interrupted, its pending gradients are dropped */
+    int whole; /* 1: the epoch has ended; 0: in the middle of it */
     int must;  /* 1: wait for a slot as long as a stop may take; 0: skip when the disk is late */
 } checkpoint_point_t;
 /* Takes a snapshot and hands it to the scribe. Collective: every rank calls it at the same point.
- */
+ * The weights come before the state, and the scribe writes in that order: whatever cuts it short, the
+ * state on disk is one of a moment, whole, and all that a resume reads. */
 int checkpoint_take(trainer_t *t, const checkpoint_point_t *p);
 /* Rank 0: waits until the scribe has answered for everything, at most the stop's deadline.
  * ERR_FAILED when the newest files were not written. */

@@ -6,6 +6,8 @@
 #include "shm/err.h"
 #include "trainer/weights.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +45,12 @@ static int get_text(const safetensors_t *f, const char *origin, const char *key,
                            key);
 }
 
-/* Whether a number was read from all of text, up to end. */
-static int check_number(const char *origin, const char *key, const char *text, const char *end)
+/* Whether a number was read from all of text, up to end, and is one of those that are written: strto*
+ * also take blanks in front, and the largest value for what is beyond it. */
+static int check_number(const char *origin, const char *key, const char *text, const char *end,
+                        int beyond)
 {
-    if (*end || end == text)
+    if (*end || end == text || beyond || isspace((unsigned char)text[0]) || text[0] == '+')
         return err_set(ERR_CONFIG, "%s: \"%s\" is '%s', not a number", origin, key, text);
     return 0;
 }
@@ -58,8 +62,9 @@ static int get_int(const safetensors_t *f, const char *origin, const char *key, 
     int rc = get_text(f, origin, key, &text);
     if (rc < 0)
         return rc;
+    errno = 0;
     *value = strtoll(text, &end, 10);
-    return check_number(origin, key, text, end);
+    return check_number(origin, key, text, end, errno == ERANGE);
 }
 
 static int get_uint(const safetensors_t *f, const char *origin, const char *key, uint64_t *value)
@@ -69,8 +74,9 @@ static int get_uint(const safetensors_t *f, const char *origin, const char *key,
     int rc = get_text(f, origin, key, &text);
     if (rc < 0)
         return rc;
+    errno = 0;
     *value = strtoull(text, &end, 10);
-    return check_number(origin, key, text, end);
+    return check_number(origin, key, text, end, errno == ERANGE || text[0] == '-');
 }
 
 static int get_double(const safetensors_t *f, const char *origin, const char *key, double *value)
@@ -81,7 +87,7 @@ static int get_double(const safetensors_t *f, const char *origin, const char *ke
     if (rc < 0)
         return rc;
     *value = strtod(text, &end);
-    return check_number(origin, key, text, end);
+    return check_number(origin, key, text, end, 0);
 }
 
 /* ---- the state file ---- */
@@ -111,6 +117,16 @@ static int put_region(safetensors_writer_t *w, const char *name, const void *dat
     return safetensors_writer_add(w, name, "F32", shape, 1, data, count * sizeof(float));
 }
 
+static int put_ledger(const checkpoint_state_t *s, safetensors_writer_t *w, uint64_t *sum)
+{
+    int64_t shape[2] = {s->ledger_count, CHECKPOINT_LEDGER};
+    uint64_t bytes = (uint64_t)s->ledger_count * CHECKPOINT_LEDGER * sizeof(int64_t);
+    if (bytes == 0)
+        return 0;
+    *sum = wire_mix(*sum, wire_checksum(s->ledger, bytes));
+    return safetensors_writer_add(w, "ledger", "I64", shape, 2, s->ledger, bytes);
+}
+
 static int put_regions(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *w)
 {
     const graph_sizes_t *sizes = graph_sizes(g);
@@ -128,13 +144,39 @@ static int put_regions(const graph_t *g, const checkpoint_state_t *s, safetensor
         rc = put_region(w, "gradients", s->grads, sizes->weights, &sum);
     if (rc == 0)
         rc = put_region(w, "buffers", s->rank_buffers, s->ranks * sizes->buffers, &sum);
+    if (rc == 0)
+        rc = put_ledger(s, w, &sum);
     return rc < 0 ? rc : put_uint(w, "checksum", sum);
+}
+
+static int put_doubles(const checkpoint_state_t *s, safetensors_writer_t *out)
+{
+    const trainer_progress_t *p = &s->progress;
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"best_fitness", p->best_fitness},
+        {"early_stop_best", p->early.best},
+        {"seconds", p->seconds},
+        {"lr0", p->point.lr[0]},
+        {"lr1", p->point.lr[1]},
+        {"lr2", p->point.lr[2]},
+        {"point_momentum", p->point.momentum},
+        {"box_loss", s->items.mean[0]},
+        {"cls_loss", s->items.mean[1]},
+        {"dfl_loss", s->items.mean[2]},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
+        rc = put_double(out, numbers[i].key, numbers[i].value);
+    return rc;
 }
 
 int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *out)
 {
     const trainer_progress_t *p = &s->progress;
-    int rc = safetensors_writer_metadata(out, "kind", "sluice state 1");
+    int rc = safetensors_writer_metadata(out, "kind", CHECKPOINT_KIND);
     if (rc == 0)
         rc = safetensors_writer_metadata(out, "model", graph_name(g));
     if (rc == 0)
@@ -146,9 +188,15 @@ int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safete
         {"nc", (uint64_t)graph_classes(g)},
         {"layout", layout_hash(g)},
         {"epoch", s->epoch},
+        {"position", s->position},
         {"finished", s->finished},
         {"ranks", s->ranks},
         {"batch", s->batch},
+        {"threads", s->threads},
+        {"ledger_entries", s->ledger_count},
+        {"loss_steps", s->items.steps},
+        {"stream_sum", p->stream.sum},
+        {"stream_count", p->stream.count},
         {"seed", s->seed},
         {"list_digest", s->list_digest},
         {"pending", s->pending},
@@ -160,16 +208,25 @@ int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safete
     for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
         rc = put_uint(out, numbers[i].key, numbers[i].value);
     if (rc == 0)
-        rc = put_double(out, "best_fitness", p->best_fitness);
-    if (rc == 0)
         rc = put_int(out, "best_epoch", p->best_epoch);
-    if (rc == 0)
-        rc = put_double(out, "early_stop_best", p->early.best);
     if (rc == 0)
         rc = put_int(out, "early_stop_epoch", p->early.best_epoch);
     if (rc == 0)
-        rc = put_double(out, "seconds", p->seconds);
+        rc = put_doubles(s, out);
     return rc < 0 ? rc : put_regions(g, s, out);
+}
+
+static int check_kind(const safetensors_t *f, const char *origin)
+{
+    const char *kind;
+    int rc = get_text(f, origin, "kind", &kind);
+    if (rc == 0 && strcmp(kind, CHECKPOINT_KIND) != 0)
+        rc = err_set(
+            ERR_CONFIG,
+            "%s was written by another version of sluice ('%s', this one reads '%s'): resume "
+            "with that version, or start a new run from weights/last.safetensors",
+            origin, kind, CHECKPOINT_KIND);
+    return rc;
 }
 
 static int check_model(const graph_t *g, const safetensors_t *f, const char *origin)
@@ -225,32 +282,74 @@ static int check_run(const checkpoint_state_t *s, const char *origin, const char
                        "%s is of a finished run (%u epochs done): nothing to resume; to train on, "
                        "start a new run from weights/last.safetensors",
                        origin, s->epoch);
-    if (s->epoch != e->first_epoch)
-        return err_set(ERR_FAILED, "%s goes on with epoch %u, the run was planned from epoch %u",
-                       origin, s->epoch + 1, e->first_epoch + 1);
+    if (s->epoch != e->first_epoch || s->position != e->first_position)
+        return err_set(ERR_FAILED,
+                       "%s goes on with epoch %u at image %" PRIu64
+                       ", the run was planned from epoch %u at image %" PRIu64,
+                       origin, s->epoch + 1, s->position, e->first_epoch + 1, e->first_position);
     return 0;
+}
+
+static int read_doubles(const safetensors_t *f, const char *origin, checkpoint_state_t *s)
+{
+    trainer_progress_t *p = &s->progress;
+    const struct {
+        const char *key;
+        double *value;
+    } numbers[] = {
+        {"best_fitness", &p->best_fitness},
+        {"early_stop_best", &p->early.best},
+        {"seconds", &p->seconds},
+        {"lr0", &p->point.lr[0]},
+        {"lr1", &p->point.lr[1]},
+        {"lr2", &p->point.lr[2]},
+        {"point_momentum", &p->point.momentum},
+        {"box_loss", &s->items.mean[0]},
+        {"cls_loss", &s->items.mean[1]},
+        {"dfl_loss", &s->items.mean[2]},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
+        rc = get_double(f, origin, numbers[i].key, numbers[i].value);
+    return rc;
 }
 
 static int read_numbers(const safetensors_t *f, const char *origin, checkpoint_state_t *s)
 {
     trainer_progress_t *p = &s->progress;
     uint64_t epoch = 0, finished = 0, ranks = 0, batch = 0, pending = 0, accumulate = 0;
+    uint64_t threads = 0, entries = 0, steps = 0;
     const struct {
         const char *key;
         uint64_t *value;
     } numbers[] = {
-        {"epoch", &epoch},        {"finished", &finished},
-        {"ranks", &ranks},        {"batch", &batch},
-        {"seed", &s->seed},       {"list_digest", &s->list_digest},
-        {"pending", &pending},    {"accumulate", &accumulate},
-        {"updates", &p->updates}, {"opt_steps", &p->opt_steps},
+        {"epoch", &epoch},
+        {"finished", &finished},
+        {"ranks", &ranks},
+        {"batch", &batch},
+        {"seed", &s->seed},
+        {"list_digest", &s->list_digest},
+        {"pending", &pending},
+        {"accumulate", &accumulate},
+        {"updates", &p->updates},
+        {"opt_steps", &p->opt_steps},
         {"batches", &p->batches},
+        {"position", &s->position},
+        {"threads", &threads},
+        {"ledger_entries", &entries},
+        {"loss_steps", &steps},
+        {"stream_sum", &p->stream.sum},
+        {"stream_count", &p->stream.count},
     };
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
         rc = get_uint(f, origin, numbers[i].key, numbers[i].value);
-    if (rc == 0 && (epoch > UINT32_MAX || ranks < 1 || ranks > WIRE_RANKS || batch > UINT32_MAX ||
-                    pending > UINT32_MAX || accumulate < 1 || accumulate > UINT32_MAX))
+    /* The same bounds as the scribe's (tools/statefile.c): both read the file of a resume. */
+    if (rc == 0 &&
+        (epoch > 1u << 30 || ranks < 1 || ranks > WIRE_RANKS || batch < 1 || batch > 1u << 30 ||
+         pending > UINT32_MAX || accumulate < 1 || accumulate > UINT32_MAX ||
+         threads > UINT32_MAX || entries > CHECKPOINT_LEDGER_MOST || steps > UINT32_MAX ||
+         s->position > UINT32_MAX))
         rc = err_set(ERR_CONFIG, "%s has impossible numbers in its metadata: the file is damaged",
                      origin);
     s->epoch = (uint32_t)epoch;
@@ -259,17 +358,19 @@ static int read_numbers(const safetensors_t *f, const char *origin, checkpoint_s
     s->batch = (uint32_t)batch;
     s->pending = (uint32_t)pending;
     p->point.accumulate = (uint32_t)accumulate;
+    s->threads = (uint32_t)threads;
+    s->ledger_count = (uint32_t)entries;
+    s->items.steps = (uint32_t)steps;
     int64_t best = -1, stop = 0;
-    if (rc == 0)
-        rc = get_double(f, origin, "best_fitness", &p->best_fitness);
     if (rc == 0)
         rc = get_int(f, origin, "best_epoch", &best);
     if (rc == 0)
-        rc = get_double(f, origin, "early_stop_best", &p->early.best);
-    if (rc == 0)
         rc = get_int(f, origin, "early_stop_epoch", &stop);
     if (rc == 0)
-        rc = get_double(f, origin, "seconds", &p->seconds);
+        rc = read_doubles(f, origin, s);
+    if (rc == 0 && (best < -1 || best > INT32_MAX || stop < -1 || stop > INT32_MAX))
+        rc = err_set(ERR_CONFIG, "%s says that epoch %" PRId64 " was its best: the file is damaged",
+                     origin, best < -1 || best > INT32_MAX ? best : stop);
     p->best_epoch = (int32_t)best;
     p->early.best_epoch = (int32_t)stop;
     return rc;
@@ -283,6 +384,21 @@ static int get_region(const safetensors_t *f, const char *origin, const char *na
         return err_set(ERR_CONFIG, "%s: \"%s\" is %s: the file is damaged", origin, name,
                        e ? "of the wrong size" : "missing");
     *data = e->data;
+    *sum = wire_mix(*sum, wire_checksum(e->data, e->bytes));
+    return 0;
+}
+
+static int get_ledger(const safetensors_t *f, const char *origin, checkpoint_state_t *s,
+                      uint64_t *sum)
+{
+    const safetensors_entry_t *e = safetensors_find(f, "ledger");
+    uint64_t bytes = (uint64_t)s->ledger_count * CHECKPOINT_LEDGER * sizeof(int64_t);
+    if (!e && bytes == 0)
+        return 0;
+    if (!e || strcmp(e->dtype, "I64") != 0 || e->bytes != bytes)
+        return err_set(ERR_CONFIG, "%s: \"ledger\" is %s: the file is damaged", origin,
+                       e ? "of the wrong size" : "missing");
+    s->ledger = e->data;
     *sum = wire_mix(*sum, wire_checksum(e->data, e->bytes));
     return 0;
 }
@@ -306,6 +422,8 @@ static int read_regions(const graph_t *g, const safetensors_t *f, const char *or
     if (rc == 0)
         rc = get_region(f, origin, "buffers", s->ranks * sizes->buffers, &s->rank_buffers, &sum);
     if (rc == 0)
+        rc = get_ledger(f, origin, s, &sum);
+    if (rc == 0)
         rc = get_uint(f, origin, "checksum", &expected);
     if (rc == 0 && sum != expected)
         rc = err_set(ERR_CONFIG,
@@ -320,7 +438,9 @@ int checkpoint_state_read(const graph_t *g, const safetensors_t *file, const cha
 {
     const char *optimizer = "";
     memset(s, 0, sizeof *s);
-    int rc = check_model(g, file, origin);
+    int rc = check_kind(file, origin);
+    if (rc == 0)
+        rc = check_model(g, file, origin);
     if (rc == 0)
         rc = get_text(file, origin, "optimizer", &optimizer);
     if (rc == 0)
@@ -384,7 +504,8 @@ int checkpoint_weights_image(const graph_t *g, const float *ema_weights, const f
     return rc;
 }
 
-uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, size_t names_bytes)
+uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, size_t names_bytes,
+                          uint64_t samples)
 {
     const graph_sizes_t *s = graph_sizes(g);
     /* A header entry: name, dtype, shape, offsets. JSON writes a byte with at most six. */
@@ -392,5 +513,8 @@ uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, s
                       6 * (args_bytes + names_bytes) + 65536;
     uint64_t weights = (s->weights + s->buffers) * sizeof(float) + header;
     uint64_t state = (5 * s->weights + (ranks + 1) * s->buffers) * sizeof(float) + 65536;
-    return weights + state;
+    /* A tenth of a split may go bad (control/ledger.h), with an entry for all that follows and some
+     * for cells by name. */
+    uint64_t entries = 1024 + samples / 2;
+    return weights + state + entries * CHECKPOINT_LEDGER * sizeof(int64_t);
 }

@@ -39,8 +39,9 @@
 enum {
     COLL_MAGIC = 0x4c4f4331, /* "1COL" */
     COLL_PAGE = 4096,
-    COLL_CHUNK = 1 << 20, /* floats of a round: 4 MiB keeps a round's sums near the caches */
-    COLL_START_S = 600,   /* deadline before the caller knows how long a step takes */
+    COLL_CHUNK = 1 << 20,      /* floats of a round: 4 MiB keeps a round's sums near the caches */
+    COLL_LATE_NS = 2000000000, /* a look this late: we were stopped, perhaps all of us */
+    COLL_START_S = 600,        /* deadline before the caller knows how long a step takes */
 };
 
 typedef enum {
@@ -176,7 +177,7 @@ static int meet(collective_t *c, uint32_t op)
     atomic_fetch_add_explicit(&c->head->bell, 1, memory_order_release);
     futex_wake(&c->head->bell, INT_MAX);
 
-    uint64_t since = clock_ns(), sign = 0;
+    uint64_t since = clock_ns(), looked = since, sign = 0;
     int watched = -1;
     for (;;) {
         /* The bell is read before the look: an arrival in between changes it and ends the wait. */
@@ -189,8 +190,9 @@ static int meet(collective_t *c, uint32_t op)
             return rc;
         int excused;
         uint64_t now = clock_ns(), seen = life_sign(c, (uint32_t)missing, &excused);
-        if (missing != watched || seen != sign || excused)
+        if (missing != watched || seen != sign || excused || now - looked > COLL_LATE_NS)
             since = now;
+        looked = now;
         watched = missing;
         sign = seen;
         if (now - since > c->deadline_ns)

@@ -4,7 +4,6 @@
 #include "shm/err.h"
 #include "trainer/head.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,49 +143,67 @@ static double mb(uint64_t bytes)
     return (double)bytes / 1e6;
 }
 
-/* What the ranks that share this device's memory may use together. */
-static int available(k_dev_t *dev, int is_cpu, uint64_t *bytes, char *source, size_t source_bytes)
+static int on_cpu(const k_dev_t *dev)
 {
-    if (!is_cpu) {
-        uint64_t total;
-        if (dev->ops->memory(dev, bytes, &total) < 0)
-            return err_set(ERR_ENV, "device memory: %s", dev->ops->error(dev));
-        snprintf(source, source_bytes, "free memory of the %s device", dev->ops->name);
-        return 0;
-    }
+    return strcmp(dev->ops->name, "cpu") == 0;
+}
+
+uint64_t memory_host(const memory_map_t *m, const k_dev_t *dev, const memory_request_t *r)
+{
+    return MEMORY_PROCESS + r->host + (on_cpu(dev) ? m->total : 0);
+}
+
+/* The ranks draw on the same memory, and none has taken any yet: they are compared together. */
+static int check_host(const memory_map_t *m, k_dev_t *dev, collective_t *c,
+                      const memory_request_t *r, const char *model)
+{
     arena_budget_t budget;
-    int rc = arena_budget("", &budget);
+    double need = (double)memory_host(m, dev, r);
+    int rc = collective_sum(c, &need, 1);
+    if (rc == 0)
+        rc = arena_budget("", &budget);
     if (rc < 0)
         return rc;
-    *bytes = budget.available;
-    snprintf(source, source_bytes, "%s", budget.source);
-    return 0;
+    uint64_t left = budget.available > r->reserved ? budget.available - r->reserved : 0;
+    if (need <= (double)left)
+        return 0;
+    return err_set(
+        ERR_ENV,
+        "rank %u: %s with batch=%u imgsz=%u needs %.0f MB%s (weights and optimiser %.0f, "
+        "activations %.0f, checkpoints %.0f); of %.0f MB that may be used (%s) loaders "
+        "and the rest of the run take %.0f: lower batch, imgsz, workers or ring_depth, "
+        "or choose a smaller model",
+        r->rank, model, r->plan->batch, r->plan->imgsz, need / 1e6,
+        r->plan->ranks > 1 ? " on all ranks together" : "", on_cpu(dev) ? mb(m->state_bytes) : 0,
+        on_cpu(dev) ? mb(m->activation_bytes) : 0, mb(r->host), mb(budget.available), budget.source,
+        mb(r->reserved));
+}
+
+static int check_device(const memory_map_t *m, k_dev_t *dev, const memory_request_t *r,
+                        const char *model)
+{
+    uint64_t free_bytes, total;
+    if (dev->ops->memory(dev, &free_bytes, &total) < 0)
+        return err_set(ERR_ENV, "device memory: %s", dev->ops->error(dev));
+    if (m->total <= free_bytes)
+        return 0;
+    return err_set(ERR_ENV,
+                   "rank %u: %s with batch=%u imgsz=%u needs %.0f MB on its device (weights and "
+                   "optimiser %.0f, activations %.0f), of which %.0f of %.0f MB are free: lower "
+                   "batch or imgsz, or choose a smaller model",
+                   r->rank, model, r->plan->batch, r->plan->imgsz, mb(m->total), mb(m->state_bytes),
+                   mb(m->activation_bytes), mb(free_bytes), mb(total));
 }
 
 int memory_reserve(const memory_map_t *m, k_dev_t *dev, collective_t *c, const memory_request_t *r,
-                   const char *model, uint64_t host_bytes)
+                   const char *model)
 {
-    int is_cpu = strcmp(dev->ops->name, "cpu") == 0;
-    uint64_t own = m->total + (is_cpu ? host_bytes : 0), bound = 0;
-    double need = (double)own;
-    char source[300];
-    /* CPU ranks draw on the same memory, and none has taken any yet: they are compared together. */
-    int rc = is_cpu ? collective_sum(c, &need, 1) : 0;
-    if (rc == 0)
-        rc = available(dev, is_cpu, &bound, source, sizeof source);
-    if (rc < 0)
-        return rc;
-    if (need > (double)bound)
-        return err_set(
-            ERR_ENV,
-            "rank %u: %s with batch=%u imgsz=%u needs %.0f MB%s (%.0f MB of weights and "
-            "optimiser, %.0f MB of activations), %.0f MB may be used (%s): lower batch or "
-            "imgsz, or choose a smaller model",
-            r->rank, model, r->plan->batch, r->plan->imgsz, need / 1e6,
-            is_cpu && r->plan->ranks > 1 ? " on all ranks together" : "", mb(m->state_bytes),
-            mb(m->activation_bytes), mb(bound), source);
+    int rc = check_host(m, dev, c, r, model);
+    if (rc == 0 && !on_cpu(dev))
+        rc = check_device(m, dev, r, model);
     /* Nobody reserves before all have compared. */
-    rc = collective_barrier(c);
+    if (rc == 0)
+        rc = collective_barrier(c);
     if (rc < 0)
         return rc;
     if (dev->ops->reserve(dev, m->total) < 0)

@@ -15,11 +15,12 @@
 #include "trainer/collective.h"
 #include "trainer/graph.h"
 
-enum { MEMORY_EXTRA = 64 }; /* floats behind the gradients, part of the same all-reduce */
+enum { MEMORY_EXTRA = 64 };         /* floats behind the gradients, part of the same all-reduce */
+enum { MEMORY_PROCESS = 16 << 20 }; /* bytes of a trainer beside what is planned: heap, libraries */
 
 typedef struct {
     graph_memory_t train, ema; /* ema.grads = K_NONE */
-    k_at extra;                /* directly behind train.grads: [0] is the ranks' stop flag */
+    k_at extra;                /* directly behind train.grads: [0] to stop, [1] to save */
     k_at m, v;                 /* momenta; v = K_NONE with SGD */
     k_at hyper, norm, items;   /* k_hyper_t, float, float[4] */
     k_at u8, gt, gt_count;     /* a batch: uint8 images, k_gt_t [cells][max_gt], int32 [cells] */
@@ -41,15 +42,18 @@ typedef struct {
     uint32_t rank;
     uint32_t label_cap; /* of the ring */
     int sgd;            /* no second momentum */
+    uint64_t host;      /* bytes this rank wants beside the arena, in host memory */
+    uint64_t reserved;  /* host memory that the run's other processes will still take */
 } memory_request_t;
 
 /* Computes the map. The graph is left without a plan of its own: plan again with the map's places.
  */
 int memory_plan(graph_t *g, k_dev_t *dev, const memory_request_t *r, memory_map_t *m);
-/* Adds the needs of all ranks (host_bytes: what this rank wants beside the arena, in host memory),
- * compares with what may be used and reserves the arena. ERR_ENV names need, available and the
- * options to lower. Collective: every rank calls it. */
+/* Host memory of this rank at its fullest: what is beside the arena, and a CPU's arena too. */
+uint64_t memory_host(const memory_map_t *m, const k_dev_t *dev, const memory_request_t *r);
+/* Adds the needs of all ranks, compares with what may be used and reserves the arena. ERR_ENV names
+ * need, available and the options to lower. Collective: every rank calls it. */
 int memory_reserve(const memory_map_t *m, k_dev_t *dev, collective_t *c, const memory_request_t *r,
-                   const char *model, uint64_t host_bytes);
+                   const char *model);
 
 #endif

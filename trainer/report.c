@@ -87,6 +87,7 @@ int report_epoch_end(trainer_t *t, const report_epoch_t *e)
     m.early_stop = (uint32_t)e->early_stop;
     m.images = (uint32_t)e->ap.images;
     m.instances = (uint32_t)e->ap.labels;
+    m.stream = t->progress.stream;
     int rc = report_send(t, &m, sizeof m);
     if (rc != ERR_TIMEOUT)
         return rc;

@@ -10,18 +10,36 @@
 #include "trainer/trainer.h"
 #include "trainer/validate.h"
 
+#include <stdio.h>
 #include <string.h>
+
+static int on_saved(trainer_t *t, const wire_saved_t *saved)
+{
+    snapshot_saved(t->snapshot, saved);
+    if (saved->status < 0)
+        log_line(LOG_INFO, "%s was not written: %s", saved->path, saved->text); /* told already */
+    save_settle(t);
+    return 0;
+}
 
 static int on_message(void *user, const bus_message_t *m)
 {
     trainer_t *t = user;
-    if (m->type != WIRE_SAVED || !t->snapshot)
-        return 0;
-    wire_saved_t saved;
-    memcpy(&saved, m->frame, sizeof saved);
-    snapshot_saved(t->snapshot, &saved);
-    if (saved.status < 0)
-        log_line(LOG_INFO, "%s was not written: %s", saved.path, saved.text); /* told already */
+    if (m->type == WIRE_SAVED && t->snapshot) {
+        wire_saved_t saved;
+        memcpy(&saved, m->frame, sizeof saved);
+        return on_saved(t, &saved);
+    }
+    if (m->type == WIRE_LEDGER && t->ledger) {
+        wire_ledger_t entry;
+        memcpy(&entry, m->frame, sizeof entry);
+        return ledger_replay(t->ledger, &entry);
+    }
+    if (m->type == WIRE_CHECKPOINT && t->rank == 0) {
+        wire_checkpoint_t request;
+        memcpy(&request, m->frame, sizeof request);
+        save_request(t, &request);
+    }
     return 0;
 }
 
@@ -30,7 +48,7 @@ static int run_poll(trainer_t *t)
     int rc = worker_poll(t->w, 0, on_message, t);
     if (rc < 0)
         return rc;
-    if (t->w->stop && t->w->stop_message.why != WIRE_STOP_USER)
+    if (t->w->stop && !trainer_wants_stop(t))
         return err_set(ERR_GONE, "rank %u: the run is being ended", t->rank);
     return 0;
 }
@@ -59,15 +77,18 @@ static int judge(trainer_t *t, report_epoch_t *e)
     return rc;
 }
 
-/* *leave: the run is over. */
-static int end_epoch(trainer_t *t, const plan_batch_t *b, int *leave)
+/* stop: the user's, agreed after the epoch's last batch. *leave: the run is over. */
+static int end_epoch(trainer_t *t, const plan_batch_t *b, int stop, int *leave)
 {
     report_epoch_t e = {.epoch = b->epoch, .validated = b->phase == PLAN_VAL};
     int rc = e.validated ? validate_end(t, &e.ap, e.val_items) : 0;
     if (rc == 0)
         rc = judge(t, &e);
+    if (rc == 0)
+        rc = step_gather_stream(t);
     if (rc == 0 && t->rank == 0)
         rc = report_epoch_end(t, &e);
+    t->progress.stream = (stream_digest_t){0, 0};
     if (rc < 0)
         return rc;
     *leave = e.early_stop || e.epoch + 1 == t->plan->epochs;
@@ -75,37 +96,66 @@ static int end_epoch(trainer_t *t, const plan_batch_t *b, int *leave)
         log_line(LOG_INFO, "no improvement since epoch %d: stopping after epoch %u (patience=%d)",
                  t->progress.early.best_epoch + 1, e.epoch + 1, t->o->patience);
     /* save=False keeps only what the run ends with. */
-    if (!t->o->save && !*leave)
+    if (!t->o->save && !*leave && !stop)
         return 0;
     const checkpoint_point_t point = {.epoch = e.epoch,
                                       .next_epoch = e.epoch + 1,
                                       .finished = *leave,
                                       .is_best = e.is_best,
                                       .whole = 1,
-                                      .must = *leave};
+                                      .must = *leave || stop};
     return checkpoint_take(t, &point);
 }
 
-/* The user's stop, agreed by all ranks after the same step. */
-static int leave_on_request(trainer_t *t, const plan_batch_t *b)
+/* The user's stop, agreed by all ranks, after a checkpoint with `position` samples of b's epoch
+ * consumed. where: the place in the epoch, for a person. */
+static int leave_at(trainer_t *t, const plan_batch_t *b, uint64_t position, const char *where)
 {
     const checkpoint_point_t point = {
-        .epoch = b->epoch, .next_epoch = b->epoch, .whole = 0, .must = 1};
+        .epoch = b->epoch, .next_epoch = b->epoch, .position = position, .must = 1};
     int rc = checkpoint_take(t, &point);
     if (rc == 0 && t->rank == 0)
         rc = checkpoint_settle(t);
     if (rc < 0)
         return rc;
-    if (t->rank == 0)
-        log_line(LOG_INFO,
-                 "stopped in epoch %u: a resume starts that epoch again from its beginning",
-                 b->epoch + 1);
     return err_set(
         ERR_STOPPED,
-        "stopped by the user in epoch %u of %u, %s %u of %u, after a checkpoint: a resume "
-        "starts that epoch again from its beginning",
-        b->epoch + 1, t->plan->epochs, b->phase == PLAN_TRAIN ? "step" : "validation batch",
-        b->step + 1, b->steps);
+        "stopped by the user in epoch %u of %u, %s, after a checkpoint: a resume goes on "
+        "%s",
+        b->epoch + 1, t->plan->epochs, where,
+        position < t->plan->n_train ? "from there" : "with the epoch's validation");
+}
+
+static int leave_after(trainer_t *t, const plan_batch_t *b)
+{
+    char where[96];
+    snprintf(where, sizeof where, "%s %u of %u",
+             b->phase == PLAN_TRAIN ? "step" : "validation batch", b->step + 1, b->steps);
+    return leave_at(t, b, plan_consumed(t->plan, b), where);
+}
+
+/* The stop's time runs out and b has not come. One rank alone is at a step's beginning and can say
+ * so; of several, some may be in the middle of the step, and the last checkpoint has to do. */
+static int leave_without(trainer_t *t, const plan_batch_t *b)
+{
+    char where[96], why[WIRE_TEXT];
+    if (t->ranks > 1)
+        return err_add(ERR_STOPPED,
+                       "no checkpoint at the stop, a resume goes on from the last one");
+    snprintf(why, sizeof why, "%s", err_text());
+    log_line(LOG_WARN, "%s", why);
+    snprintf(where, sizeof where, "waiting for the images of %s %u of %u",
+             b->phase == PLAN_TRAIN ? "step" : "validation batch", b->step + 1, b->steps);
+    uint64_t position = b->phase == PLAN_TRAIN ? plan_position(t->plan, b, 0, 0) : t->plan->n_train;
+    return leave_at(t, b, position, where);
+}
+
+/* save_minutes, or somebody asked. */
+static int save_after(trainer_t *t, const plan_batch_t *b)
+{
+    const checkpoint_point_t point = {
+        .epoch = b->epoch, .next_epoch = b->epoch, .position = plan_consumed(t->plan, b)};
+    return checkpoint_take(t, &point);
 }
 
 /* 1 when b is the last batch of its epoch, validation included. */
@@ -116,34 +166,64 @@ static int ends_epoch(const trainer_t *t, const plan_batch_t *b)
     return b->phase == PLAN_VAL || !plan_validates(t->plan, b->epoch);
 }
 
+/* One batch, and what is due behind it. */
+static int run_batch(trainer_t *t, const plan_batch_t *b, int *leave)
+{
+    int asked = 0, rc = 0;
+    if (b->phase == PLAN_VAL && b->step == 0)
+        rc = validate_begin(t);
+    if (rc == 0)
+        rc = b->phase == PLAN_TRAIN ? step_train(t, b, &asked) : validate_batch(t, b, &asked);
+    if (rc == ERR_STOPPED)
+        return leave_without(t, b);
+    if (rc < 0)
+        return rc;
+    if (!ends_epoch(t, b)) {
+        if (asked & TRAINER_STOP)
+            return leave_after(t, b);
+        return asked & TRAINER_SAVE ? save_after(t, b) : 0;
+    }
+    rc = end_epoch(t, b, asked & TRAINER_STOP, leave);
+    if (rc == 0 && (asked & TRAINER_STOP) && !*leave) {
+        rc = t->rank == 0 ? checkpoint_settle(t) : 0;
+        if (rc == 0)
+            rc = err_set(ERR_STOPPED,
+                         "stopped by the user after epoch %u of %u, after a checkpoint: a resume "
+                         "goes on with epoch %u",
+                         b->epoch + 1, t->plan->epochs, b->epoch + 2);
+    }
+    return rc;
+}
+
 static int run_batches(trainer_t *t)
 {
-    int leave = 0, stop = 0;
-    for (t->seq = 0; !leave; t->seq++) {
-        plan_batch_t b = plan_locate(t->plan, t->seq);
-        int rc = 0;
+    const plan_t *plan = t->plan;
+    int leave = 0, rc = 0;
+    save_begin(t);
+    /* Trained, and to be validated when the run was stopped; validation was turned off since. */
+    const plan_batch_t trained = {.phase = PLAN_TRAIN, .epoch = plan->first_epoch};
+    if (plan->first_position >= plan->n_train && !plan_validates(plan, plan->first_epoch))
+        rc = end_epoch(t, &trained, 0, &leave);
+    for (t->seq = 0; rc == 0 && !leave; t->seq++) {
+        plan_batch_t b = plan_locate(plan, t->seq);
         if (b.phase == PLAN_END)
             break;
-        if (b.phase == PLAN_VAL && b.step == 0)
-            rc = validate_begin(t);
-        if (rc == 0)
-            rc = b.phase == PLAN_TRAIN ? step_train(t, &b, &stop) : validate_batch(t, &b, &stop);
-        if (rc == 0 && stop)
-            return leave_on_request(t, &b);
-        if (rc == 0 && ends_epoch(t, &b))
-            rc = end_epoch(t, &b, &leave);
-        if (rc < 0)
-            return rc;
+        rc = run_batch(t, &b, &leave);
     }
-    return t->rank == 0 ? checkpoint_settle(t) : 0;
+    return rc == 0 && t->rank == 0 ? checkpoint_settle(t) : rc;
 }
 
 static int say_ready(trainer_t *t)
 {
-    wire_plain_t m;
-    memset(&m, 0, sizeof m);
-    wire_begin(&m, WIRE_READY, sizeof m);
-    return report_send(t, &m, sizeof m);
+    struct {
+        wire_plain_t m;
+        char text[sizeof t->note];
+    } frame;
+    const size_t bytes = strlen(t->note);
+    memset(&frame, 0, sizeof frame);
+    wire_begin(&frame, WIRE_READY, sizeof frame.m + bytes);
+    memcpy(frame.text, t->note, bytes);
+    return report_send(t, &frame, sizeof frame.m + bytes);
 }
 
 int trainer_run(int argc, char **argv)

@@ -1,14 +1,11 @@
 #include "trainer/safetensors.h"
 
 #include "shm/err.h"
+#include "trainer/readfile.h"
 #include "trainer/safetensors_json.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* The format's own limit on the header, so that a hostile length costs nothing. */
 #define HEADER_MAX 100000000u
@@ -234,6 +231,23 @@ static int compare_offsets(const void *a, const void *b, void *user)
     return x[1] < y[1] ? -1 : x[1] > y[1];
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const metadata_t *)a)->key, ((const metadata_t *)b)->key);
+}
+
+/* No key may come twice: readers would differ in which they take. */
+static int check_metadata(safetensors_t *f)
+{
+    if (f->metadata_count > 1)
+        qsort(f->metadata, (size_t)f->metadata_count, sizeof *f->metadata, compare_keys);
+    for (int32_t i = 1; i < f->metadata_count; i++)
+        if (strcmp(f->metadata[i].key, f->metadata[i - 1].key) == 0)
+            return err_set(ERR_CONFIG, "%s: the metadata have '%.60s' twice", f->origin,
+                           f->metadata[i].key);
+    return 0;
+}
+
 /* The tensors must tile the data: no overlap, no hole, nothing behind. And no name may come twice.
  */
 static int check_layout(safetensors_t *f, uint64_t data_bytes)
@@ -302,7 +316,8 @@ static int parse(safetensors_t *f, const void *bytes, uint64_t total)
     }
     if (stjson_finish(&j))
         return broken(f, j.what);
-    return check_layout(f, data_bytes);
+    int rc = check_metadata(f);
+    return rc < 0 ? rc : check_layout(f, data_bytes);
 }
 
 int safetensors_load_memory(const void *data, uint64_t bytes, const char *origin,
@@ -323,55 +338,12 @@ fail:
     return rc;
 }
 
-/* The whole file in memory of our own: unlike a mapping it cannot change or vanish under the
- * reader. */
-static int read_all(const char *path, void **bytes, uint64_t *total)
-{
-    int rc = 0;
-    struct stat st;
-    char *p = NULL;
-    /* O_NONBLOCK: a FIFO in the file's place must not hold us. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return err_sys(errno == ENOENT ? ERR_CONFIG : ERR_ENV, "%s: cannot be opened", path);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        rc = err_set(ERR_CONFIG, "%s: not a regular file", path);
-        goto fail;
-    }
-    uint64_t size = (uint64_t)st.st_size, got = 0;
-    p = malloc(size + 1);
-    if (!p) {
-        rc = err_set(ERR_ENV, "%s: no memory for its %llu bytes", path, (unsigned long long)size);
-        goto fail;
-    }
-    while (got < size) {
-        ssize_t n = read(fd, p + got, size - got);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            rc = err_sys(ERR_ENV, "%s: cannot be read", path);
-            goto fail;
-        }
-        if (n == 0)
-            break;
-        got += (uint64_t)n;
-    }
-    close(fd);
-    *bytes = p;
-    *total = got;
-    return 0;
-fail:
-    free(p);
-    close(fd);
-    return rc;
-}
-
 int safetensors_load_file(const char *path, safetensors_t **file)
 {
     void *bytes = NULL;
     uint64_t total = 0;
     *file = NULL;
-    int rc = read_all(path, &bytes, &total);
+    int rc = readfile_all(path, &bytes, &total);
     if (rc < 0)
         return rc;
     rc = safetensors_load_memory(bytes, total, path, file);
@@ -428,9 +400,9 @@ const safetensors_entry_t *safetensors_find(const safetensors_t *file, const cha
 
 const char *safetensors_metadata(const safetensors_t *file, const char *key)
 {
-    for (int32_t i = 0; i < file->metadata_count; i++) {
-        if (strcmp(file->metadata[i].key, key) == 0)
-            return file->metadata[i].value;
-    }
-    return NULL;
+    metadata_t wanted = {.key = key}, *found = NULL;
+    if (file->metadata_count > 0)
+        found = bsearch(&wanted, file->metadata, (size_t)file->metadata_count,
+                        sizeof *file->metadata, compare_keys);
+    return found ? found->value : NULL;
 }

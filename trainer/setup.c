@@ -4,6 +4,7 @@
 #include "shm/err.h"
 #include "trainer/checkpoint.h"
 #include "trainer/head.h"
+#include "trainer/modelfile.h"
 #include "trainer/step.h"
 #include "trainer/weights.h"
 
@@ -14,15 +15,10 @@
 
 /* Files that the model is made from; NULL where it starts from nothing. */
 typedef struct {
-    safetensors_t *weights, *state;
+    modelfile_t *weights;
+    safetensors_t *state;
     char origin[OPTIONS_PATH_BYTES + 64]; /* of the file, for sentences */
 } sources_t;
-
-static int ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
 
 static int open_device(trainer_t *t)
 {
@@ -66,27 +62,27 @@ static int open_sources(const options_t *o, sources_t *s)
         int rc = safetensors_load_file(s->origin, &s->state);
         return rc < 0 ? err_add(rc, "resume") : 0;
     }
-    if (ends_with(o->model, ".pt"))
-        return err_set(ERR_CONFIG,
-                       "model=%s: a .pt file is read by `sluice import`, which comes in a later "
-                       "version; name a model (yolo11n) or a .safetensors file",
-                       o->model);
-    if (!ends_with(o->model, ".safetensors"))
+    if (!modelfile_is(o->model))
         return 0;
     snprintf(s->origin, sizeof s->origin, "%s", o->model);
-    int rc = safetensors_load_file(o->model, &s->weights);
-    return rc < 0 ? err_add(rc, "model=%s", o->model) : 0;
+    int rc = modelfile_open(o->model, &s->weights);
+    if (rc == 0 && !modelfile_info(s->weights)->model[0])
+        rc = err_set(ERR_CONFIG, "%s", modelfile_info(s->weights)->why);
+    return rc < 0 ? err_add(rc, "model") : 0;
 }
 
 static int build_model(trainer_t *t, const sources_t *s)
 {
-    const safetensors_t *file = s->state ? s->state : s->weights;
-    const char *name = file ? safetensors_metadata(file, "model") : t->o->model;
+    const char *name = t->o->model;
     int32_t nc = t->o->single_cls ? 1 : (int32_t)catalog_classes(t->w->catalog);
+    if (s->weights)
+        name = modelfile_info(s->weights)->model;
+    else if (s->state)
+        name = safetensors_metadata(s->state, "model");
     if (!name)
         return err_set(ERR_CONFIG,
-                       "%s does not say which model it is of (no metadata \"model\"): only "
-                       "files written by sluice can be used as a model",
+                       "%s does not say which model it is of (no metadata \"model\"): it is not a "
+                       "state file of sluice",
                        s->origin);
     int rc = graph_build(name, nc, &t->graph);
     if (rc < 0)
@@ -101,12 +97,13 @@ static uint64_t snapshot_slot(const trainer_t *t)
     size_t names = 0;
     for (uint32_t c = 0; c < catalog_classes(t->w->catalog); c++)
         names += strlen(catalog_class_name(t->w->catalog, c)) + 16;
-    return checkpoint_bytes(t->graph, t->ranks, OPTIONS_YAML_BYTES, names);
+    return checkpoint_bytes(t->graph, t->ranks, OPTIONS_YAML_BYTES, names,
+                            (uint64_t)t->plan->n_train + t->plan->n_val);
 }
 
 static int plan_memory(trainer_t *t)
 {
-    const memory_request_t request = {
+    memory_request_t request = {
         .plan = t->plan,
         .options = t->o,
         .catalog = t->w->catalog,
@@ -122,19 +119,43 @@ static int plan_memory(trainer_t *t)
     if (rc < 0)
         return rc;
     uint64_t slot = t->rank == 0 ? snapshot_slot(t) : 0;
-    uint64_t host = slot ? snapshot_bytes(slot) + 2 * slot : 0;
-    rc = memory_reserve(&t->mem, t->dev, t->coll, &request, graph_name(t->graph), host);
+    request.host = slot ? snapshot_bytes(slot) + 2 * slot : 0;
+    request.reserved = atomic_load_explicit(&t->w->hub->memory_reserved, memory_order_relaxed);
+    rc = memory_reserve(&t->mem, t->dev, t->coll, &request, graph_name(t->graph));
     if (rc == 0 && t->rank == 0 && t->w->welcome.snapshot_fd >= 0)
         rc = snapshot_open(t->w->welcome.snapshot_fd, slot, &t->snapshot);
     if (rc < 0)
         return rc;
-    atomic_store_explicit(&t->w->page->memory_bytes, t->mem.total, memory_order_relaxed);
+    atomic_store_explicit(&t->w->page->memory_bytes, memory_host(&t->mem, t->dev, &request),
+                          memory_order_relaxed);
     int32_t size = (int32_t)t->plan->imgsz;
     rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->plan->ranks), size,
                     size, t->mem.activation, &t->train_plan);
     if (rc == 0)
         rc = trainer_host_alloc(t);
     return rc;
+}
+
+/* What the file has for this model, and one line that says so. */
+static int file_weights(trainer_t *t, const sources_t *s, float *weights, float *buffers)
+{
+    const uint32_t n = t->o->single_cls ? 0 : catalog_classes(t->w->catalog);
+    char text[sizeof t->note - 176], what[160];
+    weights_report_t report;
+    const char **names = calloc(n + 1, sizeof *names);
+    if (!names)
+        return err_set(ERR_ENV, "rank %u: out of memory for the class names", t->rank);
+    for (uint32_t c = 0; c < n; c++)
+        names[c] = catalog_class_name(t->w->catalog, c);
+    int rc = weights_transfer(t->graph, s->weights, names, (int32_t)n, weights, buffers, &report);
+    free(names);
+    if (rc < 0 || t->rank != 0)
+        return rc;
+    modelfile_describe(s->weights, what, sizeof what);
+    weights_say(&report, s->origin, text, sizeof text);
+    snprintf(t->note, sizeof t->note, "%s (%s)", text, what);
+    log_line(LOG_INFO, "%s", t->note);
+    return 0;
 }
 
 /* New weights, those of a file over them, and their EMA (facts/yolo.md 1.3, 8.4). */
@@ -149,12 +170,8 @@ static int fresh_weights(trainer_t *t, const sources_t *s)
         goto done;
     }
     weights_init(t->graph, t->plan->seed, weights, buffers);
-    if (s->weights && t->o->pretrained) {
-        int32_t moved = 0;
-        CHECK_GOTO(weights_load(t->graph, s->weights, "", weights, buffers, &moved), rc, done);
-        log_line(LOG_INFO, "transferred %d of %d tensors from %s", moved, graph_params(t->graph),
-                 s->origin);
-    }
+    if (s->weights && t->o->pretrained)
+        CHECK_GOTO(file_weights(t, s, weights, buffers), rc, done);
     CHECK_GOTO(trainer_upload(t, m->train.weights, weights, m->weight_bytes), rc, done);
     CHECK_GOTO(trainer_upload(t, m->train.buffers, buffers, m->buffer_bytes), rc, done);
     CHECK_GOTO(trainer_upload(t, m->ema.weights, weights, m->weight_bytes), rc, done);
@@ -174,6 +191,7 @@ static int resumed_weights(trainer_t *t, const sources_t *s)
         .sgd = t->schedule.optimizer == OPT_OPTIM_SGD,
         .epochs = t->plan->epochs,
         .first_epoch = t->plan->first_epoch,
+        .first_position = t->plan->first_position,
         .patience = t->o->patience,
     };
     int rc = checkpoint_state_read(t->graph, s->state, s->origin, &expect, &state);
@@ -203,6 +221,9 @@ int setup_open(trainer_t *t)
     t->ranks = t->w->plan.ranks;
     board_set_phase(t->w->page, BOARD_BUILD);
     CHECK_GOTO(open_sources(t->o, &s), rc, done);
+    /* Before anything looks at messages: entries of a resumed run are among the first. */
+    if (t->rank == 0)
+        CHECK_GOTO(ledger_new(t->plan->n_train, t->plan->n_val, &t->ledger), rc, done);
     CHECK_GOTO(open_device(t), rc, done);
     CHECK_GOTO(build_model(t, &s), rc, done);
     schedule_init(&t->schedule, t->o, t->plan->n_train, plan_train_steps(t->plan),
@@ -214,13 +235,14 @@ int setup_open(trainer_t *t)
         say_start(t);
 done:
     safetensors_free(&s.state);
-    safetensors_free(&s.weights);
+    modelfile_free(&s.weights);
     return rc;
 }
 
 void setup_close(trainer_t *t)
 {
     snapshot_close(&t->snapshot);
+    ledger_free(&t->ledger);
     trainer_host_free(t);
     collective_close(&t->coll);
     graph_free(&t->graph);

@@ -14,6 +14,7 @@
 
 #include "shm/arena.h"
 #include "shm/err.h"
+#include "shm/killpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,6 +155,7 @@ int snapshot_begin(snapshot_t *s, uint32_t epoch)
     s->state[slot] = SLOT_FILLING;
     s->filling = slot;
     s->used = 0;
+    KILL_POINT(CHECKPOINT_BEGUN);
     return 0;
 }
 
@@ -233,6 +235,7 @@ int snapshot_commit(snapshot_t *s, int (*send)(void *user, const wire_snapshot_t
     s->state[slot] = SLOT_PENDING;
     s->pending[slot] = (1u << h->files) - 1;
     s->failure[0] = '\0'; /* this snapshot replaces what was not written before */
+    KILL_POINT(CHECKPOINT_COMMITTED);
     for (uint32_t i = 0; i < h->files; i++) {
         const snapshot_file_t *f = &h->file[i];
         wire_snapshot_t m;
@@ -240,6 +243,7 @@ int snapshot_commit(snapshot_t *s, int (*send)(void *user, const wire_snapshot_t
         wire_begin(&m, WIRE_SNAPSHOT, sizeof m);
         m.epoch = h->epoch;
         m.slot = (uint32_t)slot;
+        m.number = (uint32_t)s->sequence;
         m.offset = f->offset;
         m.length = f->length;
         m.checksum = f->checksum;
@@ -251,6 +255,7 @@ int snapshot_commit(snapshot_t *s, int (*send)(void *user, const wire_snapshot_t
             rc = sent;
         }
     }
+    KILL_POINT(CHECKPOINT_SENT);
     return rc;
 }
 

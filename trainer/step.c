@@ -27,7 +27,7 @@ int step_init(trainer_t *t)
     t->hyper.eps = 1e-8f;
     t->hyper.max_norm = 10.0f; /* facts/yolo.md 4.5 */
     t->hyper.grad_scale = 1.0f;
-    t->progress.last_opt_step = -1;
+    t->progress.last_opt_step = t->progress.last_ni = -1;
     t->progress.point.accumulate = 1;
     return 0;
 }
@@ -97,10 +97,11 @@ static int update_groups(trainer_t *t)
     return trainer_check(t, rc, "optimiser");
 }
 
-int step_update(trainer_t *t, int *stop)
+int step_update(trainer_t *t, int *asked)
 {
-    t->flag = trainer_wants_stop(t) ? 1.0f : 0.0f;
-    int rc = trainer_upload(t, t->mem.extra, &t->flag, sizeof t->flag);
+    t->flags[0] = trainer_wants_stop(t) ? 1.0f : 0.0f;
+    t->flags[1] = save_is_due(t) ? 1.0f : 0.0f;
+    int rc = trainer_upload(t, t->mem.extra, t->flags, sizeof t->flags);
     /* Gradients are summed, not averaged: each rank's loss is times its batch (facts/yolo.md 3.2).
      */
     if (rc == 0)
@@ -115,18 +116,18 @@ int step_update(trainer_t *t, int *stop)
         return rc;
     t->progress.opt_steps++;
     t->progress.updates++;
-    float agreed = 0;
-    rc = trainer_download(t, &agreed, t->mem.extra, sizeof agreed);
-    *stop = agreed > 0;
+    float agreed[2] = {0};
+    rc = trainer_download(t, agreed, t->mem.extra, sizeof agreed);
+    *asked = (agreed[0] > 0 ? TRAINER_STOP : 0) | (agreed[1] > 0 ? TRAINER_SAVE : 0);
     return rc;
 }
 
 /* Without an update there is no all-reduce to carry the flag. */
-static int agree_on_stop(trainer_t *t, int *stop)
+static int agree_on_stop(trainer_t *t, int *asked)
 {
     double flag = trainer_wants_stop(t);
     int rc = collective_sum(t->coll, &flag, 1);
-    *stop = flag > 0;
+    *asked = flag > 0 ? TRAINER_STOP : 0;
     return rc;
 }
 
@@ -155,7 +156,7 @@ static int take_items(trainer_t *t, const plan_batch_t *b)
     if (!isfinite(items[0]) || !isfinite(items[1]) || !isfinite(items[2]))
         return not_finite(t, b, items);
     trainer_items_t *mean = &t->items;
-    if (b->step == 0)
+    if (plan_position(t->plan, b, 0, 0) == 0) /* an epoch that goes on has a mean already */
         *mean = (trainer_items_t){0};
     mean->steps++;
     for (int i = 0; i < 3; i++)
@@ -179,9 +180,9 @@ static void count_step(trainer_t *t, const plan_batch_t *b, uint64_t took_ns)
     }
 }
 
-int step_train(trainer_t *t, const plan_batch_t *b, int *stop)
+int step_train(trainer_t *t, const plan_batch_t *b, int *asked)
 {
-    *stop = 0;
+    *asked = 0;
     int rc = batch_take(t, b);
     if (rc < 0)
         return rc;
@@ -194,11 +195,12 @@ int step_train(trainer_t *t, const plan_batch_t *b, int *stop)
         return rc;
     /* facts/yolo.md 4.5 */
     if (ni - t->progress.last_opt_step >= t->progress.point.accumulate) {
-        rc = step_update(t, stop);
+        rc = step_update(t, asked);
         t->progress.last_opt_step = ni;
     } else {
-        rc = agree_on_stop(t, stop);
+        rc = agree_on_stop(t, asked);
     }
+    t->progress.last_ni = ni;
     if (rc == 0)
         rc = take_items(t, b);
     if (rc < 0)
@@ -206,4 +208,18 @@ int step_train(trainer_t *t, const plan_batch_t *b, int *stop)
     count_step(t, b, clock_ns() - begun);
     report_progress(t, b);
     return t->poll(t);
+}
+
+int step_gather_stream(trainer_t *t)
+{
+    double parts[STREAM_PARTS];
+    const ring_t *ring = t->w->rings[t->rank];
+    if (t->ranks == 1 || !ring || !ring_get_config(ring)->digest)
+        return 0;
+    stream_split(&t->progress.stream, parts);
+    int rc = collective_sum(t->coll, parts, STREAM_PARTS);
+    t->progress.stream = (stream_digest_t){0, 0};
+    if (rc == 0 && t->rank == 0)
+        t->progress.stream = stream_join(parts);
+    return rc;
 }

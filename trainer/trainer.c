@@ -67,5 +67,6 @@ int trainer_download(trainer_t *t, void *host, k_at src, uint64_t bytes)
 
 int trainer_wants_stop(const trainer_t *t)
 {
-    return t->w->stop && t->w->stop_message.why == WIRE_STOP_USER;
+    return t->w->stop && (t->w->stop_message.why == WIRE_STOP_USER ||
+                          t->w->stop_message.why == WIRE_STOP_NO_DATA);
 }

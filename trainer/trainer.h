@@ -7,16 +7,23 @@
 #ifndef SLUICE_TRAINER_TRAINER_H
 #define SLUICE_TRAINER_TRAINER_H
 
+#include "control/ledger.h"
 #include "control/options.h"
 #include "control/plan.h"
+#include "control/stream.h"
 #include "control/worker.h"
 #include "kernels/kernels.h"
 #include "trainer/ap.h"
 #include "trainer/collective.h"
 #include "trainer/graph.h"
 #include "trainer/memory.h"
+#include "trainer/save.h"
 #include "trainer/schedule.h"
 #include "trainer/snapshot.h"
+
+/* What all ranks have agreed to do after a step: bits of step_train's and validate_batch's
+ * *asked. */
+enum { TRAINER_STOP = 1, TRAINER_SAVE = 2 };
 
 /* What the optimiser has done, beside the arena's contents: with them, all of what a resume
  * restores. */
@@ -26,11 +33,15 @@ typedef struct {
     uint64_t batches;   /* training forward passes of this rank: num_batches_tracked */
     int64_t
         last_opt_step; /* ni of the last one; starts at -1, straddles epochs (facts/yolo.md 4.5) */
+    int64_t last_ni;   /* ni of the last training step; -1 before the first */
     schedule_point_t point; /* point.accumulate stays after warm-up */
     early_stop_t early;
     double best_fitness; /* rises on strict improvement only (facts/yolo.md 6.6) */
     int32_t best_epoch;  /* -1: none yet */
     double seconds;      /* of the run before this start */
+    /* Of the training cells of this epoch so far: what this rank has folded; after
+     * step_gather_stream all of it lies with rank 0. Zero where loaders make no digests. */
+    stream_digest_t stream;
 } trainer_progress_t;
 
 /* The present batch, on the host. */
@@ -87,12 +98,17 @@ typedef struct trainer {
     uint64_t seq; /* batch number of this rank, from the start of the process */
     batch_t batch;
     trainer_items_t items;
+    uint32_t ledger_used; /* newest ledger entry that a batch of this rank may depend on */
+    ledger_t *ledger;     /* rank 0: the coordinator's, entry by entry; NULL elsewhere */
     trainer_report_t report;
     trainer_val_t val;
     snapshot_t *snapshot; /* rank 0; NULL elsewhere */
+    trainer_save_t save;
+    uint32_t left_out; /* checkpoints since the last one that found room; rank 0 */
 
+    char note[1024];   /* rank 0: what the terminal is to say at the start; "" */
     k_hyper_t hyper;   /* as uploaded; stays until the stream is drained */
-    float flag;        /* this rank's stop flag, as uploaded */
+    float flags[2];    /* this rank's wish to stop, and to save, as uploaded */
     uint64_t start_ns; /* of the first step */
     uint64_t longest_step_ns;
 } trainer_t;

@@ -20,6 +20,8 @@ static double *sums_behind(trainer_t *t)
 int validate_begin(trainer_t *t)
 {
     board_set_phase(t->w->page, BOARD_VALIDATE);
+    if (t->start_ns == 0) /* a resume that begins with a validation */
+        t->start_ns = clock_ns();
     t->val.n_rows = 0;
     memset(t->val.sums, 0, ((size_t)graph_classes(t->graph) + SUMS) * sizeof *t->val.sums);
     if (t->ranks == 1)
@@ -137,13 +139,14 @@ static int run_batch(trainer_t *t)
     return 0;
 }
 
-int validate_batch(trainer_t *t, const plan_batch_t *b, int *stop)
+int validate_batch(trainer_t *t, const plan_batch_t *b, int *asked)
 {
     board_page_t *page = t->w->page;
-    double flag = 0;
+    double flags[2] = {0};
     int rc = batch_take(t, b);
     board_set_phase(page, BOARD_VALIDATE);
     board_progress(page, b->step, b->steps);
+    atomic_store_explicit(&page->epoch, b->epoch, memory_order_relaxed);
     atomic_store_explicit(&page->step, b->step, memory_order_relaxed);
     if (rc == 0 && t->batch.n > 0)
         rc = run_batch(t);
@@ -154,10 +157,11 @@ int validate_batch(trainer_t *t, const plan_batch_t *b, int *stop)
     board_progress(page, b->step + 1, b->steps);
     report_progress(t, b);
     rc = t->poll(t);
-    flag = trainer_wants_stop(t);
+    flags[0] = trainer_wants_stop(t);
+    flags[1] = save_is_due(t);
     if (rc == 0)
-        rc = collective_sum(t->coll, &flag, 1);
-    *stop = flag > 0;
+        rc = collective_sum(t->coll, flags, 2);
+    *asked = (flags[0] > 0 ? TRAINER_STOP : 0) | (flags[1] > 0 ? TRAINER_SAVE : 0);
     return rc;
 }
 

@@ -11,9 +11,9 @@
 
 /* Before the first batch of a validation. Collective. */
 int validate_begin(trainer_t *t);
-/* Runs batch t->seq, which is b; a rank may have no images in it. *stop is 1 when all ranks have
- * agreed to leave. Collective. */
-int validate_batch(trainer_t *t, const plan_batch_t *b, int *stop);
+/* Runs batch t->seq, which is b; a rank may have no images in it. *asked: what all ranks have
+ * agreed to do (TRAINER_STOP, TRAINER_SAVE); ERR_STOPPED as step_train. Collective. */
+int validate_batch(trainer_t *t, const plan_batch_t *b, int *asked);
 /* After the last batch. ap is filled on rank 0 only, val_items (means over all ranks' batches) on
  * all. Collective. */
 int validate_end(trainer_t *t, ap_result_t *ap, double val_items[3]);

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Place in the device's copy of element i (state-dict order) of a parameter. */
-static uint64_t device_index(const graph_param_t *p, uint64_t i)
+uint64_t weights_place(const graph_param_t *p, uint64_t i)
 {
     if (p->layout == GRAPH_LAYOUT_FLAT)
         return i;
@@ -24,18 +23,13 @@ static uint64_t device_index(const graph_param_t *p, uint64_t i)
     return ((o * kh + y) * kw + x) * in + c;
 }
 
-static int is_memory(const graph_param_t *p)
-{
-    return p->place < GRAPH_GROUPS || p->place == GRAPH_BUFFER;
-}
-
 /* Uniform in (-b, b), b = 1 / sqrt(fan in) (facts/yolo.md 1.3), drawn in state-dict order. */
 static void init_uniform(const graph_param_t *p, int32_t number, uint64_t seed, float *out)
 {
     const double bound = 1 / sqrt((double)(p->shape[1] * p->shape[2] * p->shape[3]));
     philox_t draw = philox_stream(seed, (uint32_t)number, 0, PHILOX_WEIGHTS);
     for (uint64_t i = 0; i < p->count; i++)
-        out[device_index(p, i)] = (float)philox_range(&draw, -bound, bound);
+        out[weights_place(p, i)] = (float)philox_range(&draw, -bound, bound);
 }
 
 static void fill(float *out, uint64_t count, float value)
@@ -68,86 +62,13 @@ void weights_init(const graph_t *g, uint64_t seed, float *weights, float *buffer
     }
 }
 
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
-                   fraction = h & 1023;
-    float value;
-    uint32_t bits;
-    if (exponent == 0) /* zero and subnormals: fraction * 2^-24 */
-        return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-24f;
-    bits = sign | (exponent == 31 ? 0x7F800000u : (exponent + 112) << 23) | fraction << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* Element i of a file's tensor as a float; data may be unaligned. */
-static float element(const safetensors_entry_t *e, uint64_t i)
-{
-    const char *data = e->data;
-    float value;
-    if (strcmp(e->dtype, "F32") == 0) {
-        memcpy(&value, data + 4 * i, sizeof value);
-        return value;
-    }
-    uint16_t half;
-    memcpy(&half, data + 2 * i, sizeof half);
-    if (strcmp(e->dtype, "F16") == 0)
-        return from_f16(half);
-    uint32_t bits = (uint32_t)half << 16; /* BF16 */
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static int same_shape(const graph_param_t *p, const safetensors_entry_t *e)
-{
-    if (e->ndim != p->ndim)
-        return 0;
-    for (int32_t i = 0; i < p->ndim; i++) {
-        if (e->shape[i] != p->shape[i])
-            return 0;
-    }
-    return 1;
-}
-
-static int is_float(const safetensors_entry_t *e)
-{
-    return strcmp(e->dtype, "F32") == 0 || strcmp(e->dtype, "F16") == 0 ||
-           strcmp(e->dtype, "BF16") == 0;
-}
-
-int weights_load(const graph_t *g, const safetensors_t *file, const char *prefix, float *weights,
-                 float *buffers, int32_t *transferred)
-{
-    char name[2 * GRAPH_NAME];
-    *transferred = 0;
-    for (int32_t i = 0; i < g->n_params; i++) {
-        const graph_param_t *p = &g->params[i];
-        if ((size_t)snprintf(name, sizeof name, "%s%s", prefix, p->name) >= sizeof name)
-            return err_set(ERR_CONFIG, "the prefix %s is too long", prefix);
-        const safetensors_entry_t *e = safetensors_find(file, name);
-        if (!e || !same_shape(p, e))
-            continue;
-        if (is_memory(p)) {
-            if (!is_float(e))
-                return err_set(ERR_CONFIG, "tensor %s is %s: F32, F16 or BF16 is needed", name,
-                               e->dtype);
-            float *out = (p->place == GRAPH_BUFFER ? buffers : weights) + p->first;
-            for (uint64_t k = 0; k < p->count; k++)
-                out[device_index(p, k)] = element(e, k);
-        }
-        ++*transferred;
-    }
-    return 0;
-}
-
 /* One entry's values in state-dict order into scratch (p->count floats). */
 static void to_state(const graph_param_t *p, const float *weights, const float *buffers,
                      float *scratch)
 {
     const float *in = (p->place == GRAPH_BUFFER ? buffers : weights) + p->first;
     for (uint64_t k = 0; k < p->count; k++)
-        scratch[k] = p->place == GRAPH_CONSTANT ? (float)k : in[device_index(p, k)];
+        scratch[k] = p->place == GRAPH_CONSTANT ? (float)k : in[weights_place(p, k)];
 }
 
 int weights_store(const graph_t *g, const float *weights, const float *buffers, int64_t batches,
