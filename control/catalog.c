@@ -1,6 +1,7 @@
 #include "control/catalog.h"
 
 #include "control/catalog_block.h"
+#include "control/wire.h"
 #include "shm/arena.h"
 #include "shm/err.h"
 
@@ -14,7 +15,7 @@ struct catalog {
     uint64_t bytes;
     uint32_t backgrounds[CATALOG_SPLITS];
     uint32_t max_labels;
-    int has_polygons;
+    int has_polygons[CATALOG_SPLITS];
 };
 
 static const void *table_at(const catalog_head_t *head, const catalog_table_t *table)
@@ -24,7 +25,7 @@ static const void *table_at(const catalog_head_t *head, const catalog_table_t *t
 
 static int damaged(const char *what)
 {
-    return err_set(ERR_FAILED, "the sample list in shared memory is damaged: %s", what);
+    return err_set(ERR_FAILED, "the sample list is damaged: %s", what);
 }
 
 /* Whether a table of items of `size` bytes lies inside the block. */
@@ -95,7 +96,7 @@ static int check_split(catalog_t *c, catalog_split_t split)
         for (uint32_t k = 0; k < s->n_labels; k++) {
             if ((rc = check_label(head, &labels[s->first_label + k])) < 0)
                 return rc;
-            c->has_polygons |= labels[s->first_label + k].n_points > 0;
+            c->has_polygons[split] |= labels[s->first_label + k].n_points > 0;
         }
         c->backgrounds[split] += s->n_labels == 0;
         if (s->n_labels > c->max_labels)
@@ -113,7 +114,7 @@ static int check_rest(const catalog_head_t *head)
             return damaged("a class name lies outside its texts");
     for (uint64_t i = 0; i < head->issues.count; i++)
         if (!string_fits(head, issues[i].path) || !string_fits(head, issues[i].reason) ||
-            issues[i].kind > CATALOG_DECODER || issues[i].split >= CATALOG_SPLITS)
+            issues[i].kind > CATALOG_KEPT || issues[i].split >= CATALOG_SPLITS)
             return damaged("a remark lies outside its texts");
     return 0;
 }
@@ -168,6 +169,25 @@ void catalog_close(catalog_t **catalog)
     *catalog = NULL;
 }
 
+int catalog_check_saved(const catalog_t *c)
+{
+    uint64_t n_labels = 0, n_points = 0;
+    if (catalog_block_sum(c->head) != c->head->sum)
+        return err_set(ERR_FAILED, "its sum does not match");
+    for (int split = 0; split < CATALOG_SPLITS; split++) {
+        const catalog_sample_t *samples = table_at(c->head, &c->head->samples[split]);
+        for (uint64_t i = 0; i < c->head->samples[split].count; i++) {
+            const catalog_label_t *labels = catalog_labels(c, &samples[i]);
+            n_labels += samples[i].n_labels;
+            for (uint32_t k = 0; k < samples[i].n_labels && n_labels <= c->head->labels.count; k++)
+                n_points += labels[k].n_points;
+        }
+    }
+    if (n_labels != c->head->labels.count || n_points != c->head->points.count)
+        return err_set(ERR_FAILED, "a label belongs to several images, or to none");
+    return 0;
+}
+
 uint32_t catalog_classes(const catalog_t *c)
 {
     return (uint32_t)c->head->names.count;
@@ -217,7 +237,12 @@ const float *catalog_points(const catalog_t *c, const catalog_label_t *l)
 
 int catalog_has_polygons(const catalog_t *c)
 {
-    return c->has_polygons;
+    return c->has_polygons[CATALOG_TRAIN] || c->has_polygons[CATALOG_VAL];
+}
+
+int catalog_split_polygons(const catalog_t *c, catalog_split_t split)
+{
+    return c->has_polygons[split];
 }
 
 uint32_t catalog_max_labels(const catalog_t *c)
@@ -319,4 +344,13 @@ uint64_t catalog_block_digest(const catalog_head_t *head)
             digest = digest_sample(digest, head, &samples[i]);
     }
     return digest;
+}
+
+uint32_t catalog_block_sum(const catalog_head_t *head)
+{
+    catalog_head_t own = *head;
+    own.sum = 0;
+    uint64_t sum = wire_mix(wire_checksum(&own, sizeof own),
+                            wire_checksum(head + 1, head->bytes - sizeof *head));
+    return (uint32_t)(sum ^ sum >> 32);
 }

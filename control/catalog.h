@@ -4,7 +4,8 @@
  * coordinator made; then mapped read-only by the coordinator (counts, names, digest, shapes), every
  * loader (paths, labels) and every trainer (names). Offsets are in bytes from the start of the
  * block. The digest covers format version, class names, each sample's path as listed, size, labels
- * and polygons: all processes of a run must report the same one. Any process; read-only after the
+ * and polygons: all processes of a run must report the same one. The scribe keeps the block in the run
+ * directory (tools/listfile.h), and a resume's scan begins from it. Any process; read-only after the
  * scan.
  */
 #ifndef SLUICE_CONTROL_CATALOG_H
@@ -40,6 +41,7 @@ typedef enum {
     CATALOG_DROPPED = 0, /* image or label unusable: left out */
     CATALOG_WARNED,      /* used, with a remark (duplicate rows) */
     CATALOG_DECODER,     /* used although its decoder warned; the sample's `warned` is 1 */
+    CATALOG_KEPT,        /* of a run that goes on: in its list, and cannot be used at present */
 } catalog_issue_kind_t;
 typedef struct {
     uint64_t path, reason; /* string offsets */
@@ -53,6 +55,10 @@ int catalog_open(int fd, catalog_t **catalog);
 /* The same over memory that the caller keeps (tests, fuzzing). */
 int catalog_open_memory(const void *base, uint64_t bytes, catalog_t **catalog);
 void catalog_close(catalog_t **catalog);
+/* Of an opened block that comes from a file: whether every byte of it is as it was built, the
+ * findings too, which the digest does not cover, and whether each label and polygon is one sample's.
+ * ERR_FAILED. */
+int catalog_check_saved(const catalog_t *catalog);
 
 uint32_t catalog_classes(const catalog_t *c);
 const char *catalog_class_name(const catalog_t *c, uint32_t cls);
@@ -65,6 +71,8 @@ const char *catalog_path(const catalog_t *c, const catalog_sample_t *s);
 const catalog_label_t *catalog_labels(const catalog_t *c, const catalog_sample_t *s);
 const float *catalog_points(const catalog_t *c, const catalog_label_t *l);
 int catalog_has_polygons(const catalog_t *c);
+/* Of one split's labels. */
+int catalog_split_polygons(const catalog_t *c, catalog_split_t split);
 /* Most labels that any one sample has: ring_config_t.label_cap follows from it. */
 uint32_t catalog_max_labels(const catalog_t *c);
 uint32_t catalog_issues(const catalog_t *c);

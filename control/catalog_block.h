@@ -23,7 +23,8 @@ typedef struct {
 
 typedef struct {
     uint64_t magic;
-    uint32_t version, pad;
+    uint32_t version;
+    uint32_t sum;   /* of all else; for a list that comes from a file */
     uint64_t bytes; /* of the block */
     uint64_t digest;
     catalog_table_t names, samples[CATALOG_SPLITS], labels, points, issues, strings;
@@ -38,5 +39,6 @@ _Static_assert(sizeof(catalog_issue_t) == 24, "layout");
 /* The digest of a block whose offsets have been checked: names, then each split's samples with
  * their paths, sizes, labels and polygons. Issues are not part of it. */
 uint64_t catalog_block_digest(const catalog_head_t *head);
+uint32_t catalog_block_sum(const catalog_head_t *head);
 
 #endif

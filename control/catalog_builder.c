@@ -190,6 +190,7 @@ static catalog_head_t *assemble(const catalog_builder_t *b)
     catalog_head_t *placed = (catalog_head_t *)block;
     rebase_strings(placed);
     placed->digest = catalog_block_digest(placed);
+    placed->sum = catalog_block_sum(placed);
     return placed;
 }
 

@@ -251,12 +251,13 @@ void run_give_up(coordinator_t *c, int code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (c->state == RUN_STOPPING && c->code == 0) {
-        /* It is being stopped anyway, and only has no data to wait for. */
+        /* It is being stopped anyway, and only has no data to wait for; its time stays what it was. */
+        uint64_t now = clock_ns(), until = c->stop_until_ns > now ? c->stop_until_ns : now;
         run_note(c, LOG_WARN, "%s", text);
-        proc_stop(c, BOARD_TRAINER, WIRE_STOP_NO_DATA, run_stop_seconds(c));
+        proc_stop(c, BOARD_TRAINER, WIRE_STOP_NO_DATA, (double)(until - now) / 1e9);
         return;
     }
-    if (c->config->digest_only || c->state != RUN_TRAINING || c->code < 0) {
+    if (c->config->digest_only || !run_trains(c) || c->state != RUN_TRAINING || c->code < 0) {
         run_fail(c, code, "%s", text);
         return;
     }
@@ -278,7 +279,12 @@ void run_interrupt(coordinator_t *c, const char *who)
     c->user_stop = 1;
     if (c->state == RUN_LEAVING)
         return;
-    if (!c->config->digest_only && (c->state == RUN_STARTING || c->state == RUN_TRAINING)) {
+    if (c->state == RUN_STOPPING) { /* it has given up: its checkpoint is under way */
+        run_note(c, LOG_INFO, "%s: a checkpoint is being written already; again ends at once", who);
+        return;
+    }
+    int trains = !c->config->digest_only && run_trains(c);
+    if (trains && (c->state == RUN_STARTING || c->state == RUN_TRAINING)) {
         run_note(c, LOG_INFO,
                  "%s: finishing the step and writing a checkpoint (at most %g s); another Ctrl-C "
                  "ends at once",
@@ -289,7 +295,7 @@ void run_interrupt(coordinator_t *c, const char *who)
     if (c->code == 0) {
         c->code = ERR_FAILED;
         snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
-                 c->config->digest_only ? "" : " before training began: there is no checkpoint");
+                 trains ? " before training began: there is no checkpoint" : "");
     }
     run_enter(c, RUN_LEAVING);
     proc_kill(c, 0);
@@ -361,6 +367,7 @@ static void end(coordinator_t *c)
     bus_close(&c->bus);
     outbox_free(&c->outbox);
     ledger_free(&c->ledger);
+    results_free(c);
     warned_fini(&c->warned);
     for (uint32_t r = 0; r < WIRE_RANKS; r++) {
         if (c->rings[r])
@@ -403,6 +410,7 @@ static void tell_end(coordinator_t *c)
                                .epochs_done = c->epochs_done,
                                .best_epoch = c->best_epoch,
                                .has_map = c->has_map,
+                               .best_before = c->best_before,
                                .stopped_early = c->stopped_early,
                                .weights_saved = c->weights_saved,
                                .map50 = c->best_map50,
@@ -411,7 +419,7 @@ static void tell_end(coordinator_t *c)
                                .seconds = (double)(clock_ns() - c->start_ns) / 1e9,
                                .stream = c->stream,
                                .left_out = c->left_out,
-                               .bad = c->ledger ? ledger_samples(c->ledger) : 0,
+                               .bad = (c->ledger ? ledger_samples(c->ledger) : 0) + c->bad_images,
                                .warned = warned_count(&c->warned)};
     if (c->view->end)
         c->view->end(c->view->user, &s);

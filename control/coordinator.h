@@ -67,13 +67,34 @@ typedef struct {
     const uint32_t *samples; /* catalog ids, in order of cell */
 } coordinator_batch_t;
 
+/* sluice predict: an image that is done. */
+typedef struct {
+    uint32_t image, images; /* counted from 1, in the order in which they are done; of so many */
+    const char *path;
+    uint32_t width, height;
+    const wire_box_t *boxes; /* best first */
+    uint32_t n;
+    int unusable;
+} coordinator_found_t;
+
+/* sluice val: the result. Of a prediction the times alone. */
+typedef struct {
+    const catalog_t *catalog;
+    const wire_class_t *classes; /* [0] of all together, then each class */
+    uint32_t n_classes;
+    const wire_confused_t *confused; /* in order of (predicted, actual) */
+    uint32_t n_confused;
+    double load_ms, infer_ms, post_ms; /* an image, on one process */
+} coordinator_measured_t;
+
 typedef struct {
     int code; /* 0 or a negative ERR_ */
     const char *run_dir;
     uint32_t epochs_done; /* in this process's life */
-    uint32_t best_epoch;  /* 0-based; valid if has_map */
+    uint32_t best_epoch;  /* of those, 0-based; valid if has_map */
+    int best_before;      /* one before the resume was better: best.safetensors is its */
     int has_map, stopped_early, weights_saved;
-    double map50, map, last_map; /* of the best epoch; last: of the last */
+    double map50, map, last_map; /* of best_epoch; last: of the last */
     double seconds;
     uint64_t stream;                /* digest runs */
     uint32_t left_out, bad, warned; /* files: by the scan, in training, used with a warning */
@@ -91,6 +112,8 @@ typedef struct {
     int (*batch)(void *user, const coordinator_batch_t *b);
     /* Digest runs: an epoch's training cells together (control/stream.h); errors as above. */
     int (*stream)(void *user, uint32_t epoch, uint64_t digest);
+    void (*found)(void *user, const coordinator_found_t *f);
+    void (*measured)(void *user, const coordinator_measured_t *m);
     void (*end)(void *user, const coordinator_summary_t *s);
 } coordinator_view_t;
 
@@ -103,6 +126,8 @@ typedef struct {
      */
     const char *const *words;
     int n_words;
+    const char *const *classes; /* sluice predict: the model's, by name */
+    uint32_t n_classes;
     coordinator_view_t view;
 } coordinator_config_t;
 

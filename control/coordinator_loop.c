@@ -169,7 +169,9 @@ static void watch_scribe(coordinator_t *c, uint64_t now)
              c->run_dir, (int)p->child.pid,
              phase == BOARD_CHECKPOINT ? "a checkpoint" : "a line of a log",
              (double)(now - since) / 1e9, outbox_waiting(c->outbox),
-             c->state == RUN_STOPPING ? "the stop waits for it too" : "training goes on");
+             c->state == RUN_STOPPING ? "the stop waits for it too"
+             : run_trains(c)          ? "training goes on"
+                                      : "the run waits for it when it is too far ahead");
 }
 
 /* Only the kernel can hold a process that was killed a while ago: it is named, and left to the
@@ -177,6 +179,8 @@ static void watch_scribe(coordinator_t *c, uint64_t now)
 static void look_at_held(coordinator_t *c, proc_t *p)
 {
     held_state_t seen;
+    if (supervise_ended(&p->child)) /* a moment ago: proc_collect concludes */
+        return;
     int inert = held_look("", p->child.pid, &seen) == 0 && held_inert(&seen);
     p->inert = inert ? p->inert + 1 : 0;
     held_case_t h = {.loader = p->kind == BOARD_LOADER,
@@ -260,7 +264,7 @@ static void tell_end_event(coordinator_t *c)
     if (c->code < 0)
         json_key_string(&e.json, "why", c->text);
     json_key_uint(&e.json, "epochs_done", c->epochs_done);
-    if (c->has_map)
+    if (c->has_map && !c->best_before)
         json_key_number(&e.json, "best_map", c->best_map);
     event_end(c, &e);
 }

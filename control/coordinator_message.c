@@ -157,8 +157,11 @@ static void on_epoch_end(coordinator_t *c, const wire_epoch_end_t *m)
     c->last_epoch = *m;
     c->epochs_done++;
     c->stopped_early |= m->early_stop != 0;
-    if (m->validated && (!c->has_map || m->is_best)) {
+    /* A run that was resumed may have had its best epoch before. */
+    int best_yet = !c->has_map || (c->best_before && (double)m->map > c->best_map);
+    if (m->validated && (m->is_best || best_yet)) {
         c->has_map = 1;
+        c->best_before = !m->is_best;
         c->best_epoch = m->epoch;
         c->best_map = (double)m->map;
         c->best_map50 = (double)m->map50;
@@ -184,33 +187,9 @@ static void on_epoch_end(coordinator_t *c, const wire_epoch_end_t *m)
         c->view->epoch(c->view->user, m);
 }
 
-static void on_snapshot(coordinator_t *c, const proc_t *p, const bus_message_t *m)
+/* A file of a checkpoint is written, or is not: told to rank 0, whose slot it lies in. */
+static void file_answered(coordinator_t *c, const wire_saved_t *s)
 {
-    if (p->index != 0)
-        return;
-    c->snapshots_pending++;
-    if (outbox_push(c->outbox, m->frame, m->bytes, 0) == 0)
-        return;
-    c->snapshots_pending--;
-    wire_saved_t no;
-    const wire_snapshot_t *image = m->frame;
-    memset(&no, 0, sizeof no);
-    wire_begin(&no, WIRE_SAVED, sizeof no);
-    no.epoch = image->epoch;
-    no.slot = image->slot;
-    no.number = image->number;
-    no.status = ERR_TIMEOUT;
-    memcpy(no.path, image->path, sizeof no.path);
-    snprintf(no.text, sizeof no.text, "the scribe does not write: %.400s", err_text());
-    proc_send(c, p, &no, sizeof no);
-    run_note(c, LOG_WARN, "checkpoint %s of epoch %u was not written: %s", no.path, no.epoch + 1,
-             no.text);
-    c->checkpoint_failed = 1;
-}
-
-static void on_saved(coordinator_t *c, const bus_message_t *m)
-{
-    const wire_saved_t *s = m->frame;
     event_t e;
     if (c->snapshots_pending > 0)
         c->snapshots_pending--;
@@ -236,7 +215,27 @@ static void on_saved(coordinator_t *c, const bus_message_t *m)
     } else if (s->status == 0) {
         c->weights_saved = 1;
     }
-    proc_send(c, proc_trainer(c, 0), m->frame, m->bytes);
+    proc_send(c, proc_trainer(c, 0), s, sizeof *s);
+}
+
+static void on_snapshot(coordinator_t *c, const proc_t *p, const bus_message_t *m)
+{
+    if (p->index != 0)
+        return;
+    c->snapshots_pending++;
+    if (outbox_push(c->outbox, m->frame, m->bytes, 0) == 0)
+        return;
+    wire_saved_t no;
+    const wire_snapshot_t *image = m->frame;
+    memset(&no, 0, sizeof no);
+    wire_begin(&no, WIRE_SAVED, sizeof no);
+    no.epoch = image->epoch;
+    no.slot = image->slot;
+    no.number = image->number;
+    no.status = ERR_TIMEOUT;
+    memcpy(no.path, image->path, sizeof no.path);
+    snprintf(no.text, sizeof no.text, "the scribe does not write: %.400s", err_text());
+    file_answered(c, &no);
 }
 
 static void on_bye(coordinator_t *c, proc_t *p, const wire_bye_t *m)
@@ -295,7 +294,7 @@ void message_handle(coordinator_t *c, const bus_message_t *m)
     else if (m->type == WIRE_CHECKPOINT && k == BOARD_TRAINER && p->index == 0)
         checkpoint_answered(c, m->frame);
     else if (m->type == WIRE_SAVED && k == BOARD_SCRIBE)
-        on_saved(c, m);
+        file_answered(c, m->frame);
     else if (m->type == WIRE_READY && k == BOARD_TRAINER)
         on_ready(c, p, m->frame);
     else if (m->type == WIRE_PROGRESS && k == BOARD_TRAINER)
@@ -308,6 +307,10 @@ void message_handle(coordinator_t *c, const bus_message_t *m)
         samples_bad(c, p, m->frame);
     else if (m->type == WIRE_WARNED && k == BOARD_LOADER)
         samples_warned(c, p, m->frame);
+    else if (m->type == WIRE_FOUND && k == BOARD_TRAINER)
+        results_found(c, p, m);
+    else if (m->type == WIRE_MEASURED && k == BOARD_TRAINER && p->index == 0)
+        results_measured(c, m);
     else if (m->type == WIRE_EVENT) {
         size_t bytes;
         const char *text = wire_text(m->frame, &bytes);

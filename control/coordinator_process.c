@@ -102,8 +102,7 @@ static int descriptors(const coordinator_t *c, const proc_t *p, int *fds)
 {
     int n = 0;
     fds[n++] = c->board_fd;
-    if (p->kind != BOARD_SCRIBE)
-        fds[n++] = c->catalog_fd;
+    fds[n++] = c->catalog_fd;
     if (p->kind == BOARD_SCRIBE || p->kind == BOARD_TRAINER)
         fds[n++] = c->snapshot_fd;
     if (p->kind == BOARD_TRAINER) {
@@ -421,7 +420,7 @@ static void trainer_ended(coordinator_t *c, proc_t *p)
     if (c->weights_saved || c->resumed)
         run_fail(c, code, "%s; resume=%s goes on from the last checkpoint", how, c->run_dir);
     else
-        run_fail(c, code, "%s; there is no checkpoint yet", how);
+        run_fail(c, code, "%s%s", how, run_trains(c) ? "; there is no checkpoint yet" : "");
 }
 
 /* A scribe that was killed in the middle of something: another process looks, for it is storage. */

@@ -207,6 +207,7 @@ void record_flush(coordinator_t *c)
     if (c->config->digest_only || scribe->state != PROC_JOINED)
         return;
     outbox_flush(c->outbox, c->bus, scribe->identity);
+    results_tick(c);
     uint64_t dropped = outbox_dropped(c->outbox);
     if (dropped > c->dropped_told && outbox_waiting(c->outbox) == 0) {
         run_note(c, LOG_WARN, "the run's storage was slow: %llu lines were left out of its logs",

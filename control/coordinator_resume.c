@@ -38,6 +38,7 @@ int resume_absolute(options_t *o, int digest_only)
         return err_sys(ERR_ENV, "the working folder cannot be found: cd to one that is there");
     CHECK_GOTO(make_absolute(o->data, here), rc, fail);
     CHECK_GOTO(make_absolute(o->resume, here), rc, fail);
+    CHECK_GOTO(make_absolute(o->source, here), rc, fail);
     /* A model's name stays a name; a file's path does not. */
     if (strchr(o->model, '/') || ends_with(o->model, ".safetensors") || ends_with(o->model, ".pt"))
         CHECK_GOTO(make_absolute(o->model, here), rc, fail);

@@ -39,8 +39,11 @@ static void order_row(rows_t *rows, const plan_t *p)
     else if (at < p->n_train)
         row(rows, "order of images", kept, "from image %llu of %u of epoch %u on", at + 1,
             p->n_train, p->first_epoch + 1);
-    else
+    else if (plan_validates(p, p->first_epoch))
         row(rows, "order of images", kept, "epoch %u is trained, its validation comes first",
+            p->first_epoch + 1);
+    else
+        row(rows, "order of images", kept, "epoch %u is trained, and ends without a validation",
             p->first_epoch + 1);
 }
 

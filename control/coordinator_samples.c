@@ -98,6 +98,8 @@ void samples_bad(coordinator_t *c, const proc_t *p, const wire_bad_sample_t *m)
         tell_storage_gone(c, m);
         return;
     }
+    if (results_bad(c, m))
+        return;
     if (c->ledger) {
         ledger_place_t beyond = beyond_claims(c, m->split);
         rc = ledger_report(c->ledger, m, &beyond, &substitute);
@@ -169,34 +171,48 @@ static void tell_issue(coordinator_t *c, const catalog_issue_t *issue, int shown
 {
     const char *path = catalog_string(c->catalog, issue->path);
     const char *reason = catalog_string(c->catalog, issue->reason);
-    int dropped = issue->kind == CATALOG_DROPPED;
+    static const char *const events[] = {[CATALOG_DROPPED] = "sample-left-out",
+                                         [CATALOG_WARNED] = "sample-remark",
+                                         [CATALOG_KEPT] = "sample-kept"};
+    static const char *const words[] = {[CATALOG_DROPPED] = "left out",
+                                        [CATALOG_WARNED] = "remark",
+                                        [CATALOG_DECODER] = "remark",
+                                        [CATALOG_KEPT] = "keeps its place, and cannot be used"};
     if (issue->kind == CATALOG_DECODER) {
         tell_warned(c, issue->split, path, reason, "scan");
     } else {
         event_t e;
-        event_begin(&e, dropped ? "sample-left-out" : "sample-remark");
+        event_begin(&e, events[issue->kind]);
         json_key_string(&e.json, "path", path);
         json_key_string(&e.json, "reason", reason);
         json_key_string(&e.json, "split", split_name(issue->split));
         event_end(c, &e);
     }
     if (shown)
-        run_note(c, LOG_WARN, "%s: %s: %s", dropped ? "left out" : "remark", path, reason);
+        run_note(c, LOG_WARN, "%s: %s: %s", words[issue->kind], path, reason);
 }
 
 void samples_issues(coordinator_t *c)
 {
-    uint32_t n = catalog_issues(c->catalog), dropped = 0;
+    uint32_t n = catalog_issues(c->catalog), dropped = 0, kept = 0;
     char warned[80] = "";
     for (uint32_t i = 0; i < n; i++) {
         const catalog_issue_t *issue = catalog_issue(c->catalog, i);
         dropped += issue->kind == CATALOG_DROPPED;
+        kept += issue->kind == CATALOG_KEPT;
         tell_issue(c, issue, i < ISSUES_SHOWN);
     }
     c->left_out = dropped;
     if (n > ISSUES_SHOWN)
         run_note(c, LOG_WARN, "and %u more%s", n - ISSUES_SHOWN,
                  c->config->digest_only ? "" : "; all are in events.jsonl");
+    if (kept)
+        run_note(
+            c, LOG_WARN,
+            "%u image%s of the run's list cannot be used now: %s in it, and where training meets "
+            "%s others are used, as when a file goes bad while it is on",
+            kept, kept == 1 ? "" : "s", kept == 1 ? "it keeps its place" : "they keep their places",
+            kept == 1 ? "it" : "them");
     if (warned_count(&c->warned))
         snprintf(warned, sizeof warned, ", %u used although their decoder warns",
                  warned_count(&c->warned));

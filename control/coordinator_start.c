@@ -16,6 +16,8 @@ static int make_plan(coordinator_t *c)
 {
     const options_t *o = &c->options;
     plan_t *p = &c->plan;
+    if (!run_trains(c))
+        return results_plan(c);
     memset(p, 0, sizeof *p);
     p->seed = (uint64_t)o->seed;
     p->n_train = catalog_count(c->catalog, CATALOG_TRAIN);
@@ -53,7 +55,7 @@ static void size_ring(coordinator_t *c)
     r->image_bytes = (uint64_t)cells * p->imgsz * p->imgsz * 3;
     for (uint32_t first = 0; first < p->n_val; first += p->val_batch) {
         uint32_t h, w, n = p->n_val - first < p->val_batch ? p->n_val - first : p->val_batch;
-        catalog_val_shape(c->catalog, first, n, p->imgsz, &h, &w);
+        parts_shape(c->parts, c->catalog, first, n, p->imgsz, &h, &w);
         uint64_t bytes = (uint64_t)n * h * w * 3;
         if (bytes > r->image_bytes)
             r->image_bytes = bytes;
@@ -184,16 +186,16 @@ static void show_table(coordinator_t *c)
 }
 
 /* The snapshot memory holds two checkpoints, and so does the disk at its fullest: one is written
- * whole before the other goes. What cannot be kept is better known now than after the first epoch.
+ * whole before the other goes; the sample list comes with them. What cannot be kept is better known now than after the first epoch.
  */
 static int check_disk(coordinator_t *c)
 {
-    struct stat st;
+    struct stat st, list;
     uint64_t mb = 1000000;
-    if (c->disk_free == 0 || fstat(c->snapshot_fd, &st) != 0)
+    if (c->disk_free == 0 || fstat(c->snapshot_fd, &st) != 0 || fstat(c->catalog_fd, &list) != 0)
         return 0; /* not known */
     /* A resumed run's disk holds one of them already. */
-    uint64_t need = (uint64_t)st.st_size / (c->resumed ? 2 : 1);
+    uint64_t need = c->resumed ? (uint64_t)st.st_size / 2 : (uint64_t)(st.st_size + list.st_size);
     if (need <= c->disk_free)
         return 0;
     return err_set(ERR_ENV,
@@ -223,9 +225,11 @@ void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w)
 {
     int works = p->kind == BOARD_TRAINER || p->kind == BOARD_LOADER;
     w->plan = c->plan;
-    w->list_digest = c->list_digest;
+    /* The scan is told what the run to resume was trained on. */
+    w->list_digest = p->kind == BOARD_SCAN ? c->was.list_digest : c->list_digest;
     w->board_fd = c->board_fd;
-    w->catalog_fd = works ? c->catalog_fd : -1;
+    /* The scribe's is still empty; the scan has its own on the command line. */
+    w->catalog_fd = works || p->kind == BOARD_SCRIBE ? c->catalog_fd : -1;
     w->collective_fd = p->kind == BOARD_TRAINER ? c->collective_fd : -1;
     w->snapshot_fd = p->kind == BOARD_TRAINER || p->kind == BOARD_SCRIBE ? c->snapshot_fd : -1;
     for (uint32_t r = 0; r < WIRE_RANKS; r++)

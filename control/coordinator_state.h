@@ -9,6 +9,7 @@
  *   coordinator_resume.c    options of a resumed run, its ledger, what is kept and what is lost
  *   coordinator_checkpoint.c  checkpoints that somebody asks for
  *   coordinator_record.c    events, logs and rows on their way to the scribe and to watchers; notes
+ *   coordinator_results.c   sluice val and predict: what was found and measured
  *   coordinator_digest.c    sluice digest: the rings are read here
  *   coordinator_scale.c     another number of loaders
  *   coordinator_status.c    answers to commands
@@ -32,6 +33,7 @@
 #include "control/ledger.h"
 #include "control/needs.h"
 #include "control/outbox.h"
+#include "control/parts.h"
 #include "control/registry.h"
 #include "control/supervise.h"
 #include "control/warned.h"
@@ -171,7 +173,7 @@ typedef struct coordinator {
     wire_epoch_end_t last_epoch; /* epochs_done > 0 */
     uint32_t epochs_done, best_epoch;
     double best_map, best_map50;
-    int has_map, stopped_early, weights_saved, scribe_told_stop, end_told;
+    int has_map, best_before, stopped_early, weights_saved, scribe_told_stop, end_told;
     uint64_t told[RUN_TOLD]; /* of workers' warnings: hashes */
     uint32_t n_told;
     uint32_t held;                  /* loaders that were left to the kernel */
@@ -179,6 +181,11 @@ typedef struct coordinator {
     uint64_t scribe_told_ns;        /* when it was told to finish */
     uint64_t slow_ns, slow_note_ns; /* since when the scribe writes one thing; last remark on it */
     uint64_t scan_beat_ns, scan_progress;
+
+    /* sluice val and predict */
+    parts_t *parts;
+    struct results *results; /* once there is a list */
+    uint32_t bad_images;
 
     /* sluice digest */
     uint64_t digest_seq, stream;
@@ -296,6 +303,21 @@ void record_flush(coordinator_t *c);
 void record_publish(coordinator_t *c, const void *frame, size_t bytes);
 /* The run's end, for watchers. */
 void record_end(coordinator_t *c);
+
+/* coordinator_results.c */
+/* The plan of a validation or prediction, and room for its results. */
+int results_plan(coordinator_t *c);
+void results_free(coordinator_t *c);
+void results_found(coordinator_t *c, const proc_t *p, const bus_message_t *m);
+void results_measured(coordinator_t *c, const bus_message_t *m);
+/* Takes the report of a prediction's image that cannot be used: 1; 0: it is not one's. */
+int results_bad(coordinator_t *c, const wire_bad_sample_t *m);
+/* Acknowledgements that waited for the scribe. */
+void results_tick(coordinator_t *c);
+static inline int run_trains(const coordinator_t *c)
+{
+    return c->options.mode == OPT_MODE_TRAIN;
+}
 
 /* coordinator_digest.c */
 /* Reads what is ready, for at most a few milliseconds. */

@@ -11,7 +11,8 @@
  * The rule is a pure function of the ledger and the list: the next sample in list order that is not
  * itself in the ledger. A substitute that goes bad later gets entries of its own, so readers follow
  * entries until a sample has none: where samples stay bad, that ends at the same sample in whatever
- * order they were met. One thread.
+ * order they were met. Every question is answered in about the same time, however many entries there
+ * are. One thread.
  */
 #ifndef SLUICE_CONTROL_LEDGER_H
 #define SLUICE_CONTROL_LEDGER_H
@@ -35,6 +36,9 @@ typedef struct {
 /* n_train, n_val: samples of each split. */
 int ledger_new(uint32_t n_train, uint32_t n_val, ledger_t **ledger);
 void ledger_free(ledger_t **ledger);
+/* Whether so many bad samples of a split are more than a run goes on with: more than a tenth and ten
+ * at least, or all. */
+int ledger_too_many(uint32_t bad, uint32_t of);
 /* What to do about a report: a ledger_answer_t, and the sample read in its place in *substitute; or
  * ERR_FAILED for a report that names no sample, or ERR_DATA when too many samples went bad (more
  * than a tenth, and ten at least) or none is left. New entries are behind those that were there. */

@@ -19,12 +19,16 @@ typedef enum { OPT_IO_AUTO = 0, OPT_IO_URING, OPT_IO_THREADS } opt_io_t;
 typedef enum { OPT_OPTIM_AUTO = 0, OPT_OPTIM_SGD, OPT_OPTIM_ADAMW } opt_optimizer_t;
 typedef enum { OPT_AMP_AUTO = 0, OPT_AMP_OFF, OPT_AMP_BF16, OPT_AMP_FP16 } opt_amp_t;
 typedef enum { OPT_WARN_USE = 0, OPT_WARN_SKIP } opt_warning_t;
+/* What a run is for; its command sets it. */
+typedef enum { OPT_MODE_TRAIN = 0, OPT_MODE_VAL, OPT_MODE_PREDICT } opt_mode_t;
+typedef enum { OPT_RECT_AUTO = 0, OPT_RECT_ON, OPT_RECT_OFF } opt_rect_t;
 
 /* AUTO: every GPU, or the CPU where there is none. ALL: every GPU, an error where there is none.
  * options_resolve_devices replaces both. */
 enum { DEVICE_CPU = -1, DEVICE_AUTO = -2, DEVICE_ALL = -3 };
 
 typedef struct {
+    opt_mode_t mode;
     /* what */
     char model[OPTIONS_PATH_BYTES]; /* yolo11n, yolo11n.yaml, X.pt, X.safetensors */
     char data[OPTIONS_PATH_BYTES];
@@ -53,6 +57,12 @@ typedef struct {
     /* validation (facts/yolo.md 6) */
     double conf, iou;
     int max_det, agnostic_nms;
+    opt_rect_t rect; /* `val`: batches in the shape of their images (auto) or square */
+    int save_txt, save_json;
+    /* prediction */
+    char source[OPTIONS_PATH_BYTES]; /* an image, a folder, a .txt list */
+    int tile;                        /* side of a tile in the image's pixels; 0: none */
+    double overlap;                  /* of neighbouring tiles, as a share of their side */
     /* data plane */
     int ring_depth;    /* slots per trainer */
     int inflight;      /* cells a loader holds while their reads are under way */

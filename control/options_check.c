@@ -41,7 +41,10 @@ int options_check_resume(const options_t *o)
 
 static int check_names(const options_t *o)
 {
-    if (o->data[0] == '\0' && o->resume[0] == '\0')
+    if (o->mode == OPT_MODE_PREDICT && o->source[0] == '\0')
+        return err_set(ERR_CONFIG,
+                       "source= is missing: give an image, a folder or a .txt list of images");
+    if (o->mode != OPT_MODE_PREDICT && o->data[0] == '\0' && o->resume[0] == '\0')
         return err_set(ERR_CONFIG, "data= is missing: give the path of the data set's data.yaml");
     if (o->model[0] == '\0')
         return err_set(ERR_CONFIG, "model= is empty: give a name such as yolo11n");
@@ -58,7 +61,7 @@ static int check_names(const options_t *o)
 static int check_batch(const options_t *o)
 {
     int ranks = o->n_devices, rest = o->batch % ranks;
-    if (rest == 0)
+    if (rest == 0 || o->mode != OPT_MODE_TRAIN)
         return 0;
     if (o->batch < ranks)
         return err_set(ERR_CONFIG, "batch=%d is too small for %d devices: batch=%d is the least",
@@ -78,13 +81,34 @@ static int check_amp(const options_t *o)
     return 0;
 }
 
+/* Options of one mode that have no meaning in another are refused, not ignored. */
+static int check_mode(const options_t *o)
+{
+    if (o->mode == OPT_MODE_TRAIN && o->rect == OPT_RECT_ON)
+        return err_set(ERR_CONFIG, "rect=True: this version has no rectangular training batches; "
+                                   "leave rect out or set rect=False");
+    if (o->mode != OPT_MODE_PREDICT && (o->source[0] || o->tile || o->save_txt))
+        return err_set(ERR_CONFIG, "%s= is for `sluice predict`",
+                       o->source[0] ? "source"
+                       : o->tile    ? "tile"
+                                    : "save_txt");
+    if (o->mode == OPT_MODE_TRAIN && o->save_json)
+        return err_set(ERR_CONFIG, "save_json=True is for `sluice val` and `sluice predict`");
+    if (o->mode != OPT_MODE_TRAIN && o->resume[0])
+        return err_set(ERR_CONFIG, "resume= goes on with a training; there is none here");
+    if (o->tile > 0 && o->tile < 32)
+        return err_set(ERR_CONFIG, "tile=%d: 32 pixels are the least", o->tile);
+    return 0;
+}
+
 int options_check(options_t *o, char *text, size_t bytes)
 {
     notes_t notes = {text, bytes};
     int rc;
     if (text && bytes > 0)
         text[0] = '\0';
-    if ((rc = check_names(o)) < 0 || (rc = check_batch(o)) < 0 || (rc = check_amp(o)) < 0)
+    if ((rc = check_mode(o)) < 0 || (rc = check_names(o)) < 0 || (rc = check_batch(o)) < 0 ||
+        (rc = check_amp(o)) < 0)
         return rc;
     if (o->workers == 0)
         return err_set(ERR_CONFIG,
@@ -95,6 +119,8 @@ int options_check(options_t *o, char *text, size_t bytes)
         note(&notes, "imgsz=%d is rounded up to %d, a multiple of 32", o->imgsz, up);
         o->imgsz = up;
     }
+    if (o->mode != OPT_MODE_TRAIN)
+        return 0;
     if (o->optimizer == OPT_OPTIM_AUTO) {
         static const char *const unused[] = {"lr0", "momentum", "warmup_bias_lr"};
         for (int i = 0; i < 3; i++)

@@ -19,6 +19,12 @@ static const option_word_t cache_words[] = {
     {"no", OPT_CACHE_NONE}, {"off", OPT_CACHE_NONE}, {NULL, 0}};
 static const option_word_t warning_words[] = {
     {"use", OPT_WARN_USE}, {"skip", OPT_WARN_SKIP}, {NULL, 0}};
+static const option_word_t mode_words[] = {
+    {"train", OPT_MODE_TRAIN}, {"val", OPT_MODE_VAL}, {"predict", OPT_MODE_PREDICT}, {NULL, 0}};
+static const option_word_t rect_words[] = {
+    {"auto", OPT_RECT_AUTO}, {"True", OPT_RECT_ON}, {"1", OPT_RECT_ON}, {"yes", OPT_RECT_ON},
+    {"on", OPT_RECT_ON}, {"False", OPT_RECT_OFF}, {"0", OPT_RECT_OFF}, {"no", OPT_RECT_OFF},
+    {"off", OPT_RECT_OFF}, {NULL, 0}};
 
 #define AT(field) offsetof(options_t, field), sizeof(((options_t *)0)->field)
 #define TEXT(field, initial, flags, help) \
@@ -39,6 +45,7 @@ static const option_word_t warning_words[] = {
 
 const option_spec_t options_table[] = {
     SECTION("What is trained, on what"),
+    WORD(mode, "train", mode_words, "what the run is for; the command says it"),
     TEXT(model, "yolo11n", 0, "yolo11 or yolov8 with n, s, m, l or x; or a .pt or .safetensors file"),
     TEXT(data, "", OPT_NONE_OK, "the data set's data.yaml"),
     TEXT(project, "runs/detect", OPT_NONE_OK, "folder of the runs; a relative one lies in runs/detect"),
@@ -103,6 +110,14 @@ const option_spec_t options_table[] = {
     REAL(iou, "0.7", 0, 1, 0, "overlap above which the weaker detection is suppressed"),
     INT(max_det, "300", 1, 30000, 0, "most detections an image"),
     BOOL(agnostic_nms, "False", "suppress across classes"),
+    WORD(rect, "auto", rect_words, "val: batches as their images are shaped (auto, True) or square"),
+    BOOL(save_json, "False", "val (in COCO form), predict: detections as predictions.json"),
+
+    SECTION("Prediction"),
+    TEXT(source, "", OPT_NONE_OK, "predict: an image, a folder or a .txt list of images"),
+    INT(tile, "0", 0, 16384, OPT_NONE_OK, "predict: large images in tiles of so many of their pixels; 0: whole"),
+    REAL(overlap, "0.2", 0, 0.9, 0, "predict: of neighbouring tiles, as a share of their side"),
+    BOOL(save_txt, "False", "predict: a text file an image, class, box and confidence a line"),
 
     SECTION("Data plane"),
     INT(ring_depth, "4", 2, 64, 0, "batches kept ready for each device"),
@@ -122,7 +137,6 @@ const option_spec_t options_table[] = {
     REAL(stop_deadline, "25", 1, 86400, 0, "seconds that a stop may take to checkpoint and leave"),
 
     SECTION("Known from elsewhere, not in this version: only the value that leaves them off is taken"),
-    ABSENT("rect", "False 0 no off none", "rectangular training batches"),
     ABSENT("multi_scale", "0.0 False none", "training at changing sizes"),
     ABSENT("cutmix", "0.0 False none", "CutMix"),
     ABSENT("copy_paste", "0.0 False none", "copy-paste"),
@@ -140,11 +154,9 @@ const option_spec_t options_table[] = {
     ABSENT("compile", "False 0 no off none", "graph compilation"),
     ABSENT("profile", "False 0 no off none", "profiling of exported models"),
     ABSENT("plots", "False 0 no off none", "pictures of the run"),
-    ABSENT("save_json", "False 0 no off none", "detections as JSON"),
     ABSENT("augment", "False 0 no off none", "test-time augmentation"),
     ABSENT("split", "val none", "other validation split"),
     ABSENT("task", "detect none", "other task than detection"),
-    ABSENT("mode", "train none", "other mode than training"),
     ABSENT("verbose", "True 1 yes on none", "quieter output"),
     ABSENT("overlap_mask", "True False none", "segmentation"),
     ABSENT("mask_ratio", "4 none", "segmentation"),

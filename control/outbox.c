@@ -90,6 +90,11 @@ size_t outbox_waiting(const outbox_t *box)
     return box->waiting;
 }
 
+size_t outbox_bytes(const outbox_t *box)
+{
+    return box->held;
+}
+
 uint64_t outbox_dropped(const outbox_t *box)
 {
     return box->dropped;

@@ -18,6 +18,7 @@ int outbox_push(outbox_t *box, const void *frame, size_t bytes, int droppable);
 /* Sends what can be sent. 0, or what bus_send failed with for another reason than a full pipe. */
 int outbox_flush(outbox_t *box, bus_t *bus, const char *to);
 size_t outbox_waiting(const outbox_t *box); /* frames */
+size_t outbox_bytes(const outbox_t *box);   /* of them */
 uint64_t outbox_dropped(const outbox_t *box);
 
 #endif

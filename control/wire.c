@@ -30,6 +30,11 @@ _Static_assert(sizeof(wire_end_t) == 536, "end");
 _Static_assert(sizeof(wire_warned_t) == 544, "warned");
 _Static_assert(sizeof(wire_reply_t) == 24, "reply");
 
+_Static_assert(sizeof(wire_found_t) == 32 && sizeof(wire_box_t) == 24, "found");
+_Static_assert(sizeof(wire_measured_t) == 48 && sizeof(wire_class_t) == 40, "measured");
+_Static_assert(sizeof(wire_confused_t) == 12, "confused");
+_Static_assert(sizeof(wire_part_t) == 280, "part");
+
 /* One row a type: its fixed body, whether text follows, and where its fixed text fields lie. */
 typedef struct {
     const char *name;
@@ -83,6 +88,9 @@ static const wire_row_t wire_rows[WIRE_TYPES] = {
     [WIRE_ARGS] = {"args", sizeof(wire_plain_t), 1, {{0, 0}}},
     [WIRE_LOG] = {"log", sizeof(wire_log_t), 1, {FIELD(wire_log_t, process)}},
     [WIRE_END] = {"end", sizeof(wire_end_t), 0, {FIELD(wire_end_t, text)}},
+    [WIRE_FOUND] = {"found", sizeof(wire_found_t), 1, {{0, 0}}},
+    [WIRE_MEASURED] = {"measured", sizeof(wire_measured_t), 1, {{0, 0}}},
+    [WIRE_PART] = {"part", sizeof(wire_part_t), 1, {FIELD(wire_part_t, path)}},
     [WIRE_WARNED] = {"warned", sizeof(wire_warned_t), 0, {FIELD(wire_warned_t, text)}},
 };
 

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 2 };
+enum { WIRE_MAGIC = 0x31434c53 /* "SLC1" */, WIRE_VERSION = 3 };
 enum { WIRE_MAX_BYTES = 1 << 20, WIRE_TOKEN = 33, WIRE_TEXT = 512, WIRE_RANKS = 64 };
 
 typedef enum {
@@ -47,6 +47,10 @@ typedef enum {
     WIRE_END,      /* coordinator -> watchers: the run is over */
     WIRE_CHECKPOINT, /* coordinator -> rank 0: write one now; rank 0 -> coordinator: done, or not */
     WIRE_WARNED,     /* loader -> coordinator: an image is used although its decoder warned */
+    WIRE_FOUND,      /* trainer -> coordinator: detections of a cell; wire_box_t rows follow.
+                        coordinator -> trainer, without rows: one taken, the next may come */
+    WIRE_MEASURED,   /* rank 0 -> coordinator: rows of a validation's result follow */
+    WIRE_PART,       /* coordinator -> scribe: bytes of a file of the run directory follow */
     WIRE_TYPES
 } wire_type_t;
 
@@ -237,6 +241,50 @@ typedef struct {
     int32_t status; /* 0, or the negative ERR_ that the command ends with: the text says why */
     uint32_t pad;
 } wire_reply_t;
+
+/* A detection, in the sample's upright file pixels. */
+typedef struct {
+    float x1, y1, x2, y2, score;
+    uint32_t cls; /* of the data set in a validation, of the model in a prediction */
+} wire_box_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t position; /* of the cell in the order of validation */
+    uint32_t count;    /* rows that follow */
+    uint32_t unusable; /* 1: its file could not be used */
+    uint32_t pad;
+} wire_found_t;
+
+typedef enum {
+    WIRE_MEASURED_CLASSES = 0, /* wire_class_t, of all classes together first, then in order */
+    WIRE_MEASURED_CONFUSED,    /* wire_confused_t, those that are not 0 */
+    WIRE_MEASURED_END,         /* no rows: nothing comes behind it */
+} wire_measured_kind_t;
+
+typedef struct {
+    uint32_t images, instances; /* images with the class, its boxes */
+    double precision, recall, map50, map;
+} wire_class_t;
+
+/* The class number behind the last one stands for background. */
+typedef struct {
+    uint32_t predicted, actual, count;
+} wire_confused_t;
+
+typedef struct {
+    wire_header_t head;
+    uint32_t kind, count; /* rows that follow */
+    /* Of all ranks, END only: nanoseconds in the model and behind it, images that they were for. */
+    double infer_ns, post_ns, images;
+} wire_measured_t;
+
+/* Files grow under no name, or a temporary one; the last part gives them theirs. */
+typedef struct {
+    wire_header_t head;
+    char path[256]; /* relative to the run directory */
+    uint32_t last, pad;
+} wire_part_t;
 
 /* A header only: WIRE_READY, WIRE_EVENT, WIRE_CSV, WIRE_ARGS; text follows in all but the first. */
 typedef struct {

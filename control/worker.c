@@ -176,7 +176,8 @@ static int worker_attach(worker_t *w)
     if (!w->page)
         return err_set(ERR_FAILED, "the status board has no page %u", in->board_page);
     board_open_page(w->page, w->kind, w->index, w->incarnation);
-    if (in->catalog_fd >= 0)
+    /* The scribe starts before there is a list. */
+    if (in->catalog_fd >= 0 && w->kind != BOARD_SCRIBE)
         CHECK_GOTO(catalog_open(in->catalog_fd, &w->catalog), rc, fail);
     for (uint32_t r = 0; r < WIRE_RANKS; r++) {
         if (in->ring_fd[r] < 0)

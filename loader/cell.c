@@ -39,6 +39,9 @@ struct cell_maker {
     cell_buffer_t rows[GEOMETRY_VIEWS];
     box_list_t boxes;
     int cap_logged;
+    int holds; /* prediction: the decoder still has the picture of `held`, for its next tile */
+    uint32_t held;
+    picture_t picture; /* its pixels are the decoder's */
 };
 
 int cell_maker_new(const cell_config_t *config, cell_maker_t **maker)
@@ -98,6 +101,12 @@ static void cell_progress(const cell_maker_t *m, board_cell_phase_t phase, uint3
 {
     if (m->config.progress)
         m->config.progress(m->config.user, phase, source);
+}
+
+/* Cells are parts of images without labels, which nothing may stand in for. */
+static int predicts(const cell_maker_t *m)
+{
+    return m->config.options->mode == OPT_MODE_PREDICT;
 }
 
 /* ---- planning ---- */
@@ -176,13 +185,18 @@ static void cell_plan_train(const cell_maker_t *m, cell_plan_t *p)
 static void cell_plan_val(const cell_maker_t *m, uint32_t rank, cell_plan_t *p)
 {
     const plan_t *plan = m->config.plan;
-    const catalog_sample_t *s =
-        catalog_sample(m->config.catalog, CATALOG_VAL, (uint32_t)p->position);
+    const part_t part = parts_at(m->config.parts, m->config.catalog, (uint32_t)p->position);
+    p->part = part;
     /* Shape and letterbox are the list's, whatever the ledger put in a sample's place. */
-    catalog_val_shape(m->config.catalog, (uint32_t)plan_position(plan, &p->batch, rank, 0),
-                      plan_cells(plan, &p->batch, rank), plan->imgsz, &p->height, &p->width);
-    geometry_letterbox(s->width, s->height, plan->imgsz, p->width, p->height, &p->letterbox);
-    p->sample = cell_resolve(m, p, (uint32_t)p->position);
+    parts_shape(m->config.parts, m->config.catalog,
+                (uint32_t)plan_position(plan, &p->batch, rank, 0),
+                plan_cells(plan, &p->batch, rank), plan->imgsz, &p->height, &p->width);
+    if (predicts(m))
+        geometry_fit(part.width, part.height, plan->imgsz, p->width, p->height, &p->letterbox);
+    else
+        geometry_letterbox(part.width, part.height, plan->imgsz, p->width, p->height,
+                           &p->letterbox);
+    p->sample = predicts(m) ? part.sample : cell_resolve(m, p, part.sample);
     cell_source(p, p->sample, p->letterbox.loaded_width, p->letterbox.loaded_height);
 }
 
@@ -213,27 +227,47 @@ static int cell_warning(const cell_maker_t *m, const cell_plan_t *p, uint32_t sa
     return 0;
 }
 
+/* The picture of a file, as it must be; a prediction's next tile finds it where it lies. */
+static int cell_decode(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *file,
+                       uint32_t sample, unsigned slot, const picture_t **picture)
+{
+    const catalog_sample_t *s = catalog_sample(m->config.catalog, p->split, sample);
+    m->holds = 0;
+    int rc = decode_image(m->decode, slot, file->data, file->bytes, &m->limits, picture);
+    if (rc < 0)
+        return rc;
+    if ((*picture)->width != s->width || (*picture)->height != s->height)
+        return err_set(ERR_DATA, "is now %u x %u, not %u x %u as when the data set was scanned",
+                       (*picture)->width, (*picture)->height, s->width, s->height);
+    rc = cell_warning(m, p, sample, *picture);
+    if (rc < 0)
+        return rc;
+    m->picture = **picture;
+    m->holds = predicts(m);
+    m->held = sample;
+    return 0;
+}
+
 /* Decodes source i and brings it to loaded size. What needs no resize stays in a slot of its own;
  * the others, which may be far larger, share the last. */
 static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *file, uint32_t i,
                      cell_loaded_t *loaded)
 {
-    const picture_t *picture;
+    const picture_t *picture = &m->picture;
     uint32_t sample = p->sources[i], w = p->loaded[i][0], h = p->loaded[i][1];
     const catalog_sample_t *s = catalog_sample(m->config.catalog, p->split, sample);
-    int kept = w == s->width && h == s->height;
-    unsigned slot = kept ? i : DECODE_SLOTS - 1;
+    part_t part = {.width = s->width, .height = s->height};
+    if (predicts(m))
+        part = p->part;
+    int kept = w == part.width && h == part.height, rc = 0;
+    unsigned slot = kept && !predicts(m) ? i : DECODE_SLOTS - 1;
     cell_progress(m, CELL_DECODE, sample);
-    int rc = decode_image(m->decode, slot, file->data, file->bytes, &m->limits, &picture);
+    if (!m->holds || m->held != sample)
+        rc = cell_decode(m, p, file, sample, slot, &picture);
     if (rc < 0)
         return rc;
-    if (picture->width != s->width || picture->height != s->height)
-        return err_set(ERR_DATA, "is now %u x %u, not %u x %u as when the data set was scanned",
-                       picture->width, picture->height, s->width, s->height);
-    rc = cell_warning(m, p, sample, picture);
-    if (rc < 0)
-        return rc;
-    *loaded = (cell_loaded_t){picture->pixels, picture->stride};
+    const uint8_t *from = picture->pixels + part.y * picture->stride + 3 * (size_t)part.x;
+    *loaded = (cell_loaded_t){from, picture->stride};
     if (kept)
         return 0;
     cell_progress(m, CELL_AUGMENT, sample);
@@ -242,7 +276,7 @@ static int cell_load(cell_maker_t *m, const cell_plan_t *p, const cell_file_t *f
     if (rc < 0)
         return rc;
     *loaded = (cell_loaded_t){m->resized[i].data, stride};
-    return resize_rgb(&m->resize, picture->pixels, s->width, s->height, picture->stride,
+    return resize_rgb(&m->resize, from, part.width, part.height, picture->stride,
                       m->resized[i].data, w, h, stride);
 }
 
@@ -250,7 +284,10 @@ static int cell_load_all(cell_maker_t *m, const cell_plan_t *p, const cell_file_
                          cell_loaded_t *loaded, uint32_t *bad)
 {
     int rc = 0;
-    decode_trim(m->decode); /* of the cell before */
+    if (!m->holds || m->held != p->sample) {
+        decode_trim(m->decode); /* of the cell before */
+        m->holds = 0;
+    }
     for (uint32_t i = 0; i < p->n_sources && rc == 0; i++) {
         rc = cell_load(m, p, &files[i], i, &loaded[i]);
         if (rc < 0)
@@ -431,4 +468,11 @@ int cell_fill(cell_maker_t *maker, const cell_plan_t *plan, const cell_file_t *f
     }
     cell_meta(maker, plan, target, n);
     return 0;
+}
+
+void cell_blank(const cell_maker_t *maker, const cell_plan_t *plan, const cell_target_t *target)
+{
+    memset(target->image, WARP_BORDER, 3 * (size_t)plan->width * plan->height);
+    cell_meta(maker, plan, target, 0);
+    target->meta->ratio = 0;
 }

@@ -11,6 +11,7 @@
 
 #include "control/catalog.h"
 #include "control/options.h"
+#include "control/parts.h"
 #include "control/plan.h"
 #include "loader/geometry.h"
 #include "loader/substitutes.h"
@@ -33,6 +34,7 @@ typedef struct {
     uint32_t sources[CELL_SOURCES];   /* catalogue indices, in order of first use; the ledger's */
     uint32_t loaded[CELL_SOURCES][2]; /* width and height that each is brought to */
     geometry_t geometry;              /* training */
+    part_t part;                      /* validation: what of its sample the cell shows */
     geometry_letterbox_t letterbox;   /* validation */
 } cell_plan_t;
 
@@ -67,6 +69,7 @@ typedef struct {
     cell_progress_fn progress; /* may be NULL */
     cell_warned_fn warned;     /* may be NULL */
     void *user;
+    const parts_t *parts; /* NULL: validation shows each image once */
 } cell_config_t;
 
 int cell_maker_new(const cell_config_t *config, cell_maker_t **maker);
@@ -82,5 +85,8 @@ void cell_plan(const cell_maker_t *maker, const plan_batch_t *batch, uint32_t ra
  * failure. */
 int cell_fill(cell_maker_t *maker, const cell_plan_t *plan, const cell_file_t *files,
               const cell_target_t *target, uint32_t *bad);
+
+/* What stands in for a cell of a prediction whose file cannot be used: a ratio of 0 says so. */
+void cell_blank(const cell_maker_t *maker, const cell_plan_t *plan, const cell_target_t *target);
 
 #endif

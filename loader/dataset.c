@@ -223,7 +223,7 @@ static int read_channels(const reader_t *r)
     return rc;
 }
 
-static int read_all(reader_t *r)
+static int read_all(reader_t *r, catalog_split_t first)
 {
     int rc = yamldoc_load_file(r->d->file, &r->doc);
     if (rc < 0)
@@ -235,13 +235,18 @@ static int read_all(reader_t *r)
                        r->d->file);
     if ((rc = read_names(r)) < 0 || (rc = read_channels(r)) < 0 || (rc = read_root(r)) < 0)
         return rc;
-    for (int s = 0; s < CATALOG_SPLITS; s++)
+    for (int s = (int)first; s < CATALOG_SPLITS; s++)
         if ((rc = read_entries(r, (catalog_split_t)s)) < 0)
             return rc;
     return 0;
 }
 
 int dataset_open(const char *yaml, dataset_t **out)
+{
+    return dataset_open_split(yaml, CATALOG_TRAIN, out);
+}
+
+int dataset_open_split(const char *yaml, catalog_split_t first, dataset_t **out)
 {
     if (!path_exists(yaml) || path_is_folder(yaml))
         return err_set(ERR_CONFIG, "data=%s: %s; give the path of the data set's .yaml file", yaml,
@@ -256,7 +261,7 @@ int dataset_open(const char *yaml, dataset_t **out)
     char *here = realpath(".", NULL);
     r.d->file = here ? path_join(here, yaml) : NULL;
     free(here);
-    rc = r.d->file ? read_all(&r) : no_memory();
+    rc = r.d->file ? read_all(&r, first) : no_memory();
     if (r.doc)
         yamldoc_free(&r.doc);
     if (rc < 0) {

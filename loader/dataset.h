@@ -20,6 +20,8 @@ typedef struct {
 /* ERR_CONFIG if there is no such file, ERR_DATA if what it says cannot be used: names file and
  * line. */
 int dataset_open(const char *yaml, dataset_t **dataset);
+/* The same from split `first` on: with CATALOG_VAL the training split is neither needed nor read. */
+int dataset_open_split(const char *yaml, catalog_split_t first, dataset_t **dataset);
 void dataset_free(dataset_t **dataset);
 const char *dataset_split_name(catalog_split_t split);
 

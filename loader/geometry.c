@@ -1,5 +1,6 @@
 #include "loader/geometry.h"
 
+#include "control/parts.h"
 #include "loader/order.h"
 #include "loader/resize.h"
 
@@ -248,4 +249,16 @@ void geometry_letterbox(uint32_t file_width, uint32_t file_height, uint32_t imgs
     box->top = round_even((height - box->height) / 2.0 - 0.1);
     uint32_t longest = file_width > file_height ? file_width : file_height;
     box->ratio = (float)((double)imgsz / longest * r);
+}
+
+void geometry_fit(uint32_t part_width, uint32_t part_height, uint32_t imgsz, uint32_t width,
+                  uint32_t height, geometry_letterbox_t *box)
+{
+    uint32_t longest = part_width > part_height ? part_width : part_height;
+    parts_fit(part_width, part_height, imgsz, &box->loaded_width, &box->loaded_height);
+    box->width = box->loaded_width;
+    box->height = box->loaded_height;
+    box->left = round_even((width - box->width) / 2.0 - 0.1);
+    box->top = round_even((height - box->height) / 2.0 - 0.1);
+    box->ratio = (float)((double)imgsz / longest);
 }

@@ -74,6 +74,11 @@ typedef struct {
 void geometry_letterbox(uint32_t file_width, uint32_t file_height, uint32_t imgsz, uint32_t width,
                         uint32_t height, geometry_letterbox_t *box);
 
+/* The same for a part of a picture in prediction: resized once, to the size that its long side gives
+ * (facts/yolo.md 5.10). */
+void geometry_fit(uint32_t part_width, uint32_t part_height, uint32_t imgsz, uint32_t width,
+                  uint32_t height, geometry_letterbox_t *box);
+
 /* 3 x 3, row-major: c = a b. Inverse by the adjugate; a singular matrix gives one that maps
  * everything infinitely far away. Exported for tests. */
 void geometry_multiply(const double a[9], const double b[9], double c[9]);

@@ -220,9 +220,12 @@ static int check_pixels(inspector_t *in, open_file_t *file, finding_t *f)
     if (h.remark && (rc = remark(f, "%s: taken as upright", h.remark)) < 0)
         return rc;
     int whole = ends_well(file, h.format);
-    if (whole && h.warnings == 0 && !in->rules.decode_all)
+    if (whole && h.warnings == 0 && !in->rules.decode_all) {
+        f->sound = 1;
         return 0;
+    }
     rc = check_by_decoding(in, file, f);
+    f->sound = rc == 0 && whole && !f->facts.warned;
     if (rc < 0 || whole || f->facts.warned)
         return rc;
     return remark(f, "bytes follow the end of the image");
@@ -252,8 +255,10 @@ int inspect_image(inspector_t *in, const char *path, finding_t *f)
         rc = check_pixels(in, &file, f);
     if (file.fd >= 0)
         close(file.fd);
-    if (rc == 0)
+    if (rc == 0 && !in->rules.no_labels) {
         rc = check_labels(in, path, f);
+        f->labels_bad = rc == ERR_DATA;
+    }
     if (rc != ERR_DATA)
         return rc;
     f->dropped = strdup(err_text());

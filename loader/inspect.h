@@ -20,6 +20,7 @@ typedef struct {
     uint32_t max_labels; /* of an image; one with more is dropped */
     int single_cls;
     int skip_warned; /* on_warning=skip: an image that decodes with a warning is dropped */
+    int no_labels;   /* images alone: label files are not looked for */
     int decode_all;  /* decode every image rather than those that look damaged */
 } inspect_rules_t;
 
@@ -27,8 +28,11 @@ typedef struct {
 typedef struct {
     catalog_sample_t facts;
     labels_t labels;
-    char *dropped;                  /* why it cannot be used; NULL: it can */
-    char *warning;                  /* it can, although its decoder said so; or NULL */
+    char *dropped;  /* why it cannot be used; NULL: it can */
+    int sound;      /* its pixels: nothing to complain of, as far as was looked */
+    int labels_bad; /* its pixels are fine: it is dropped for its labels */
+    int kept;       /* dropped, and keeps its place in the list of a run that goes on */
+    char *warning;  /* it can, although its decoder said so; or NULL */
     char *remarks[INSPECT_REMARKS]; /* it can, but; NULL behind the last */
 } finding_t;
 

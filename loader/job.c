@@ -119,8 +119,11 @@ int jobs_open(jobs_t *j, worker_t *w)
     j->n_jobs = inflight + 1 < BOARD_INFLIGHT ? inflight + 1 : BOARD_INFLIGHT;
     for (uint32_t i = 0; i < j->n_jobs; i++)
         j->jobs[i].page = &w->page->inflight[i];
+    rc = parts_open(w->catalog, &w->options, &j->parts);
+    if (rc < 0)
+        return rc;
     const cell_config_t config = {
-        w->catalog, &w->plan, &w->options, &j->ledger, job_progress, job_warned, j,
+        w->catalog, &w->plan, &w->options, &j->ledger, job_progress, job_warned, j, j->parts,
     };
     for (int s = 0; s < CATALOG_SPLITS; s++) {
         j->told[s] = calloc((size_t)catalog_count(w->catalog, (catalog_split_t)s) + 1, 1);
@@ -171,6 +174,7 @@ void jobs_close(jobs_t *j)
         j->told[s] = NULL;
     }
     cell_maker_free(&j->maker);
+    parts_close(&j->parts);
     substitutes_fini(&j->ledger);
     j->n_jobs = 0;
 }
@@ -358,6 +362,20 @@ static int job_files(const job_t *job, cell_file_t *files, uint32_t *bad, uint64
     return 0;
 }
 
+/* Where the job's cell lies in its slot. */
+static cell_target_t job_target(const jobs_t *j, const job_t *job)
+{
+    ring_t *ring = j->worker->rings[job->rank];
+    const ring_config_t *config = ring_get_config(ring);
+    return (cell_target_t){
+        ring_image(ring, job->seq, job->cell, 3 * (size_t)job->plan.width * job->plan.height),
+        ring_labels(ring, job->seq, job->cell),
+        config->label_cap,
+        ring_meta(ring, job->seq, job->cell),
+        (int)config->digest,
+    };
+}
+
 static int job_fill(jobs_t *j, job_t *job, uint32_t *bad)
 {
     worker_t *w = j->worker;
@@ -375,16 +393,21 @@ static int job_fill(jobs_t *j, job_t *job, uint32_t *bad)
                        job->cell, job->plan.width, job->plan.height,
                        (unsigned long long)config->image_bytes);
     }
-    const cell_target_t target = {
-        ring_image(ring, job->seq, job->cell, stride),
-        ring_labels(ring, job->seq, job->cell),
-        config->label_cap,
-        ring_meta(ring, job->seq, job->cell),
-        (int)config->digest,
-    };
+    const cell_target_t target = job_target(j, job);
     BOARD_ADD(w->page->bytes_read, bytes);
     KILL_POINT(JOB_DECODE_BEFORE);
     return cell_fill(j->maker, &job->plan, files, &target, bad);
+}
+
+static void job_commit(jobs_t *j, job_t *job)
+{
+    worker_t *w = j->worker;
+    if (ring_commit(w->rings[job->rank], job->seq, job->cell, w->incarnation) == 0)
+        BOARD_ADD(w->page->cells_done, 1);
+    else
+        log_line(LOG_WARN, "batch %llu cell %u of rank %u was taken back while it was being filled",
+                 (unsigned long long)job->seq, job->cell, job->rank);
+    job_release(job);
 }
 
 int jobs_finish(jobs_t *j, job_t *job)
@@ -406,12 +429,7 @@ int jobs_finish(jobs_t *j, job_t *job)
     if (rc < 0)
         return err_add(rc, "batch %llu cell %u of rank %u", (unsigned long long)job->seq, job->cell,
                        job->rank);
-    if (ring_commit(w->rings[job->rank], job->seq, job->cell, w->incarnation) == 0)
-        BOARD_ADD(w->page->cells_done, 1);
-    else
-        log_line(LOG_WARN, "batch %llu cell %u of rank %u was taken back while it was being filled",
-                 (unsigned long long)job->seq, job->cell, job->rank);
-    job_release(job);
+    job_commit(j, job);
     BOARD_PUT(w->page->memory_bytes, cell_maker_memory(j->maker) + reader_memory(j->reader));
     return 0;
 }
@@ -449,6 +467,12 @@ int jobs_report(jobs_t *j)
             return rc;
         job->reported = 1;
         KILL_POINT(JOB_BAD_AFTER);
+        /* Nothing stands in for an image that somebody wants a prediction of. */
+        if (w->options.mode == OPT_MODE_PREDICT) {
+            const cell_target_t target = job_target(j, job);
+            cell_blank(j->maker, &job->plan, &target);
+            job_commit(j, job);
+        }
     }
     return 0;
 }

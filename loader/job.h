@@ -22,7 +22,8 @@ typedef enum { JOB_FREE = 0, JOB_READING, JOB_STALE, JOB_BLOCKED } job_state_t;
     X(READING, BLOCKED, "jobs_finish", "a file is unusable: the bad sample is reported")           \
     X(BLOCKED, READING, "jobs_ledger", "an entry changes its plan: begun anew")                    \
     X(READING, STALE, "jobs_ledger", "an entry changes its plan: reads cannot be called back")     \
-    X(STALE, READING, "jobs_finish", "the reads are over: begun anew")
+    X(STALE, READING, "jobs_finish", "the reads are over: begun anew")                             \
+    X(BLOCKED, FREE, "jobs_report", "prediction, the report is sent: committed without a picture")
 
 static const struct {
     job_state_t from, to;
@@ -50,6 +51,7 @@ typedef struct {
 
 typedef struct {
     worker_t *worker;
+    parts_t *parts; /* what validation shows */
     cell_maker_t *maker;
     reader_t *reader;
     substitutes_t ledger;

@@ -15,10 +15,19 @@ static int probe_hangs(const probe_t *p)
     return 0;
 }
 
+/* Files that came after their trial had been judged without them. */
+static void probe_forget(probe_t *p)
+{
+    for (uint32_t i = 0; i < PROBE_FILES; i++)
+        if (reader_state(&p->files[i]) == READER_DONE)
+            reader_forget(&p->files[i]);
+}
+
 static int probe_begin(probe_t *p, reader_t *reader, const catalog_t *catalog,
                        catalog_split_t split)
 {
     uint32_t n = catalog_count(catalog, split);
+    probe_forget(p);
     p->split = split;
     p->n = 0;
     p->at_ns = clock_ns();
@@ -76,10 +85,8 @@ int probe_ask(probe_t *p, reader_t *reader, const catalog_t *catalog, catalog_sp
 
 void probe_fini(probe_t *p)
 {
-    for (uint32_t i = 0; i < PROBE_FILES; i++) {
-        if (reader_state(&p->files[i]) == READER_DONE)
-            reader_forget(&p->files[i]);
+    probe_forget(p);
+    for (uint32_t i = 0; i < PROBE_FILES; i++)
         reader_file_fini(&p->files[i]);
-    }
     memset(p, 0, sizeof *p);
 }

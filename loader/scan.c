@@ -8,6 +8,8 @@
 #include "control/log.h"
 #include "loader/inspect.h"
 #include "loader/listing.h"
+#include "loader/reference.h"
+#include "loader/source.h"
 #include "shm/arena.h"
 #include "shm/err.h"
 
@@ -28,7 +30,7 @@ enum { DECODE_ALL_BYTES = 128 << 20 };
 
 typedef struct {
     const inspect_rules_t *rules;
-    char *const *paths;
+    const char *const *paths;
     finding_t *findings;
     uint32_t count;
     /* Relaxed: each index is taken once; findings are read after pthread_join. */
@@ -50,10 +52,13 @@ typedef struct {
     dataset_t *dataset;
     listing_t listings[CATALOG_SPLITS];
     uint32_t first[CATALOG_SPLITS], count[CATALOG_SPLITS]; /* of paths and findings */
-    char **paths;                                          /* borrowed from the listings */
+    const char **paths; /* borrowed from the listings and the list of a run that goes on */
     finding_t *findings;
     uint32_t total;
     inspect_rules_t rules;
+    opt_mode_t mode;
+    int again; /* for a run that goes on: its list is in `reference` */
+    reference_t reference;
 } scan_t;
 
 /* ---- threads ---- */
@@ -225,9 +230,15 @@ static int list_files(scan_t *s, const options_t *o, teller_t *teller)
                           &s->listings[split]);
         if (rc < 0)
             return rc;
-        uint32_t n = s->listings[split].files.count;
+        double fraction = split == CATALOG_TRAIN ? o->fraction : 1;
+        const paths_t *files = &s->listings[split].files;
+        if (s->again)
+            rc = reference_match(&s->reference, (catalog_split_t)split, files, fraction);
+        if (rc < 0)
+            return rc;
         s->first[split] = s->total;
-        s->count[split] = split == CATALOG_TRAIN ? keep_fraction(n, o->fraction) : n;
+        s->count[split] =
+            s->again ? s->reference.count[split] : keep_fraction(files->count, fraction);
         s->total += s->count[split];
     }
     s->paths = calloc((size_t)s->total + 1, sizeof *s->paths);
@@ -236,7 +247,8 @@ static int list_files(scan_t *s, const options_t *o, teller_t *teller)
         return err_set(ERR_ENV, "no memory for a list of %u images", s->total);
     for (int split = 0; split < CATALOG_SPLITS; split++)
         for (uint32_t i = 0; i < s->count[split]; i++)
-            s->paths[s->first[split] + i] = s->listings[split].files.items[i];
+            s->paths[s->first[split] + i] =
+                s->again ? s->reference.items[split][i].path : s->listings[split].files.items[i];
     return 0;
 }
 
@@ -248,6 +260,7 @@ static void scan_fini(scan_t *s)
     free(s->paths);
     for (int split = 0; split < CATALOG_SPLITS; split++)
         listing_fini(&s->listings[split]);
+    reference_fini(&s->reference);
     dataset_free(&s->dataset);
 }
 
@@ -272,7 +285,7 @@ static int no_image(const scan_t *s, catalog_split_t split)
     const listing_t *l = &s->listings[split];
     char where[600];
     name_entries(&s->dataset->entries[split], where, sizeof where);
-    const char *name = dataset_split_name(split);
+    const char *name = s->rules.no_labels ? "source" : dataset_split_name(split);
     for (uint32_t i = 0; i < s->count[split]; i++) {
         uint32_t k = s->first[split] + i;
         if (s->findings[k].dropped)
@@ -288,6 +301,15 @@ static int no_image(const scan_t *s, catalog_split_t split)
                        where, l->refused.count, l->refused.items[0], l->reasons.items[0]);
     return err_set(ERR_DATA, "no %s image: looked for .jpg, .jpeg, .png and .bmp in %s", name,
                    where);
+}
+
+/* What has become of the list of a run that goes on. */
+static int check_again(scan_t *s, const options_t *o)
+{
+    int rc = 0;
+    for (int split = 0; rc == 0 && split < CATALOG_SPLITS; split++)
+        rc = reference_judge(&s->reference, (catalog_split_t)split, s->findings + s->first[split]);
+    return rc < 0 ? rc : reference_verdict(&s->reference, &s->dataset->names, o->single_cls);
 }
 
 static int check_split(const scan_t *s, catalog_split_t split)
@@ -322,13 +344,15 @@ static int add_issues(const scan_t *s, catalog_split_t split, catalog_builder_t 
     const listing_t *l = &s->listings[split];
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < l->refused.count; i++)
-        rc = catalog_builder_issue(b, CATALOG_DROPPED, split, l->refused.items[i],
-                                   l->reasons.items[i]);
+        if (!s->again || !reference_has(&s->reference, split, l->refused.items[i]))
+            rc = catalog_builder_issue(b, CATALOG_DROPPED, split, l->refused.items[i],
+                                       l->reasons.items[i]);
     for (uint32_t i = 0; i < s->count[split]; i++) {
         uint32_t k = s->first[split] + i;
         const finding_t *f = &s->findings[k];
         if (rc == 0 && f->dropped)
-            rc = catalog_builder_issue(b, CATALOG_DROPPED, split, s->paths[k], f->dropped);
+            rc = catalog_builder_issue(b, f->kept ? CATALOG_KEPT : CATALOG_DROPPED, split,
+                                       s->paths[k], f->dropped);
         if (rc == 0 && !f->dropped && f->warning)
             rc = catalog_builder_issue(b, CATALOG_DECODER, split, s->paths[k], f->warning);
         for (int r = 0; rc == 0 && !f->dropped && r < INSPECT_REMARKS && f->remarks[r]; r++)
@@ -343,6 +367,8 @@ static int add_split_issues(const scan_t *s, catalog_split_t split, catalog_buil
 {
     uint64_t labels = 0, polygons = 0;
     char text[200] = "";
+    if (s->rules.no_labels || s->dataset->entries[split].count == 0)
+        return 0;
     for (uint32_t i = 0; i < s->count[split]; i++) {
         const finding_t *f = &s->findings[s->first[split] + i];
         if (f->dropped)
@@ -391,7 +417,7 @@ static int add_samples(scan_t *s, catalog_split_t split, int drop_polygons, cata
             keys[used++] =
                 (val_key_t){(double)f->facts.height / (double)f->facts.width, s->first[split] + i};
     }
-    if (split == CATALOG_VAL)
+    if (split == CATALOG_VAL && s->mode != OPT_MODE_PREDICT)
         qsort(keys, used, sizeof *keys, compare_keys);
     for (uint32_t i = 0; rc == 0 && i < used; i++) {
         finding_t *f = &s->findings[keys[i].index];
@@ -416,39 +442,73 @@ static int build(scan_t *s, int single_cls, catalog_builder_t *b)
         int mixed;
         CHECK_GOTO(add_issues(s, (catalog_split_t)split, b), rc, done);
         CHECK_GOTO(mixed = add_split_issues(s, (catalog_split_t)split, b), rc, done);
-        CHECK_GOTO(add_samples(s, (catalog_split_t)split, mixed, b), rc, done);
+        if (s->again)
+            rc = reference_samples(&s->reference, (catalog_split_t)split,
+                                   s->findings + s->first[split], b);
+        else
+            rc = add_samples(s, (catalog_split_t)split, mixed, b);
+        if (rc < 0)
+            goto done;
     }
 done:
     return rc;
 }
 
-int scan_build(const options_t *o, int threads, catalog_builder_t *b, scan_progress_fn progress,
-               void *user)
+static int open_dataset(scan_t *s, const options_t *o)
 {
-    /* On the heap: a thread that hangs keeps using it after a return. */
-    scan_t *s = calloc(1, sizeof *s);
-    int rc, stuck = 0;
-    if (!s)
-        return err_set(ERR_ENV, "no memory for the scan");
-    CHECK_GOTO(dataset_open(o->data, &s->dataset), rc, done);
+    int rc = source_open(o, &s->dataset);
+    if (rc < 0 && s->again)
+        return err_add(rc, "the run's list has %u images; are they, and what names them, there",
+                       catalog_count(s->reference.list, CATALOG_TRAIN) +
+                           catalog_count(s->reference.list, CATALOG_VAL));
+    return rc;
+}
+
+static int scan_files(scan_t *s, const options_t *o, int threads, teller_t *teller, int *stuck)
+{
+    int rc;
+    s->mode = o->mode;
+    CHECK_GOTO(open_dataset(s, o), rc, done);
     s->rules = (inspect_rules_t){
         .limits = decode_limits(o),
         .max_labels = (uint32_t)o->max_labels,
         .classes = s->dataset->names.count,
         .single_cls = o->single_cls,
         .skip_warned = o->on_warning == OPT_WARN_SKIP,
+        .no_labels = o->mode == OPT_MODE_PREDICT,
     };
-    CHECK_GOTO(list_files(s, o, &(teller_t){progress, user}), rc, done);
-    s->rules.decode_all = s->rules.skip_warned || is_small(s);
-    if (!s->rules.decode_all)
+    CHECK_GOTO(list_files(s, o, teller), rc, done);
+    /* A prediction decodes each image once anyway, and goes on where one is bad. */
+    s->rules.decode_all = s->rules.skip_warned || (!s->rules.no_labels && is_small(s));
+    if (!s->rules.decode_all && !s->rules.no_labels)
         log_line(LOG_INFO,
                  "%u images, more than %d MiB: checked by header and end; damage within a file "
                  "shows when "
                  "it is loaded (on_warning=skip decodes all of them now)",
                  s->total, DECODE_ALL_BYTES >> 20);
-    CHECK_GOTO(inspect_all(s, threads, progress, user, &stuck), rc, done);
-    CHECK_GOTO(check_split(s, CATALOG_TRAIN), rc, done);
-    CHECK_GOTO(check_split(s, CATALOG_VAL), rc, done);
+    rc = inspect_all(s, threads, teller->progress, teller->user, stuck);
+done:
+    return rc;
+}
+
+int scan_again(const options_t *o, int threads, const catalog_t *list, catalog_builder_t *b,
+               scan_progress_fn progress, void *user)
+{
+    /* On the heap: a thread that hangs keeps using it after a return. */
+    scan_t *s = calloc(1, sizeof *s);
+    int rc, stuck = 0;
+    if (!s)
+        return err_set(ERR_ENV, "no memory for the scan");
+    s->again = list != NULL;
+    reference_init(&s->reference, list);
+    CHECK_GOTO(scan_files(s, o, threads, &(teller_t){progress, user}, &stuck), rc, done);
+    if (s->again) {
+        CHECK_GOTO(check_again(s, o), rc, done);
+    } else {
+        if (s->mode == OPT_MODE_TRAIN)
+            CHECK_GOTO(check_split(s, CATALOG_TRAIN), rc, done);
+        CHECK_GOTO(check_split(s, CATALOG_VAL), rc, done);
+    }
     CHECK_GOTO(build(s, o->single_cls, b), rc, done);
 done:
     if (stuck)
@@ -456,4 +516,10 @@ done:
     scan_fini(s);
     free(s);
     return rc < 0 ? rc : 0;
+}
+
+int scan_build(const options_t *o, int threads, catalog_builder_t *b, scan_progress_fn progress,
+               void *user)
+{
+    return scan_again(o, threads, NULL, b, progress, user);
 }

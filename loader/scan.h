@@ -20,8 +20,15 @@ typedef int (*scan_progress_fn)(void *user, uint64_t done, uint64_t of);
 int scan_build(const options_t *options, int threads, catalog_builder_t *builder,
                scan_progress_fn progress, void *user);
 
+/* The same for a run that goes on and whose list is known (loader/reference.h): the list built is that
+ * list, or nothing is. ERR_DATA when too much of it is gone, ERR_CONFIG when the data set is another.
+ * list stays open for as long as a thread may hang, so after a failure for good; NULL: scan_build. */
+int scan_again(const options_t *options, int threads, const catalog_t *list,
+               catalog_builder_t *builder, scan_progress_fn progress, void *user);
+
 /* The process `sluice-loader --scan`: worker arguments as in control/worker.h and `--catalog-fd N`,
- * the memfd to fill. Returns the exit status. */
+ * the memfd to fill, in which the scribe has put the list of a run that goes on. Returns the exit
+ * status. */
 int scan_main(int argc, char **argv);
 
 #endif

@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int catalog_descriptor(int argc, char **argv, int *fd)
 {
@@ -37,14 +39,43 @@ static int on_progress(void *user, uint64_t done, uint64_t of)
     return rc;
 }
 
+/* The list of the run to resume, if its directory has one: NULL otherwise. */
+static int open_list(const worker_t *w, int fd, catalog_t **list)
+{
+    struct stat st;
+    char why[256];
+    *list = NULL;
+    if (fstat(fd, &st) != 0 || st.st_size == 0)
+        return 0;
+    int rc = catalog_open(fd, list);
+    if (rc == 0)
+        rc = catalog_check_saved(*list);
+    if (rc == 0 && catalog_digest(*list) != w->welcome.list_digest)
+        rc = err_set(ERR_FAILED, "it is the list %016llx, and the run was trained on %016llx",
+                     (unsigned long long)catalog_digest(*list),
+                     (unsigned long long)w->welcome.list_digest);
+    if (rc == 0)
+        return 0;
+    snprintf(why, sizeof why, "%s", err_text());
+    return err_set(
+        ERR_CONFIG,
+        "%.120s/samples.catalog is damaged (%s): remove it and resume again; every image and "
+        "label must then be as it was when the run began",
+        w->welcome.run_dir, why);
+}
+
 static int scan_into(worker_t *w, int fd)
 {
     catalog_builder_t *builder = NULL;
+    catalog_t *list = NULL;
     int rc;
     decode_pin_heap();
     board_set_phase(w->page, BOARD_SCANNING);
     CHECK_GOTO(catalog_builder_new(&builder), rc, done);
-    CHECK_GOTO(scan_build(&w->options, 0, builder, on_progress, w), rc, done);
+    CHECK_GOTO(open_list(w, fd, &list), rc, done);
+    /* It stays mapped after a failure: a thread that hangs has paths of it. */
+    CHECK_GOTO(scan_again(&w->options, 0, list, builder, on_progress, w), rc, done);
+    catalog_close(&list);
     CHECK_GOTO(catalog_builder_write(builder, fd), rc, done);
 done:
     catalog_builder_free(&builder);

@@ -21,7 +21,7 @@
  *   coordinator  in the start                             arms the rings)
  *   fence        the coordinator, when a loader has died
  *   checkpoint   rank 0's trainer, then the scribe (tests/test_resume.sh)
- *   rewind       nobody yet: until trainers are restarted, test_ring alone */
+ *   rewind       nobody yet: until trainers are restarted, tests/test_ring_rewind alone */
 #define KILL_POINT_TABLE(X)                                                                        \
     X(RING_CLAIM_BEFORE, "ring.claim.before", "loader", "EMPTY is seen, the claim not yet tried")  \
     X(RING_CLAIM_AFTER, "ring.claim.after", "loader", "CLAIMED, nothing written")                  \

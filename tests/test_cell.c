@@ -133,7 +133,8 @@ static int end(void **state)
 
 static cell_maker_t *maker_new(const set_t *s)
 {
-    const cell_config_t config = {s->catalog, &s->plan, &s->options, &s->ledger, NULL, NULL, NULL};
+    const cell_config_t config = {s->catalog, &s->plan, &s->options, &s->ledger,
+                                  NULL,       NULL,     NULL,        NULL};
     cell_maker_t *m;
     assert_int_equal(cell_maker_new(&config, &m), 0);
     return m;

@@ -203,7 +203,7 @@ static void test_target(void **state)
 {
     const fuzz_target_t *t = *state;
     inputs_t in;
-    int status;
+    int status = -1;
     gather(t, &in);
     trace_t *trace =
         mmap(NULL, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -226,7 +226,8 @@ static void run_all(run_t *r, int loaders)
 /* What the stream must be: every cell filled directly from the files. */
 static void check_stream(const run_t *r, const substitutes_t *ledger)
 {
-    const cell_config_t config = {r->catalog, &r->plan, &r->options, ledger, NULL, NULL, NULL};
+    const cell_config_t config = {r->catalog, &r->plan, &r->options, ledger,
+                                  NULL,       NULL,     NULL,        NULL};
     cell_maker_t *m;
     uint8_t *image = malloc(3 * 4 * SIDE * SIDE);
     ring_label_t labels[CAP];

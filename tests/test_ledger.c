@@ -166,6 +166,73 @@ static void a_ledger_is_replayed(void **state)
     ledger_free(&again);
 }
 
+/* Substitutes by the plain rule: a walk along the list. */
+static uint32_t walk(const unsigned char *bad, uint32_t n, uint32_t sample)
+{
+    do {
+        sample = (sample + 1) % n;
+    } while (bad[sample]);
+    return sample;
+}
+
+/* Samples here and there, runs that grow at either end and into each other, and the list's end. */
+static void substitutes_follow_the_list(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    ledger_t *l, *again;
+    unsigned char bad[N] = {0};
+    uint32_t random = 12345;
+    assert_int_equal(ledger_new(N, 0, &l), 0);
+    for (uint32_t i = 0; i < N / 10; i++) {
+        uint32_t sample = i % 3 == 0 ? i : i % 3 == 1 ? N - 1 - i / 3 : 0;
+        if (i % 3 == 2)
+            sample = (random = random * 1103515245 + 12345) / 65536 % N;
+        if (bad[sample]) {
+            assert_int_equal(report(l, CATALOG_TRAIN, sample, 3, 1000), LEDGER_KNOWN);
+            continue;
+        }
+        bad[sample] = 1;
+        assert_int_equal(report(l, CATALOG_TRAIN, sample, 3, 1000), LEDGER_NEW);
+        assert_int_equal(substitute, walk(bad, N, sample));
+    }
+    /* A copy takes each in turn, and none that reads another sample in its place. */
+    assert_int_equal(ledger_new(N, 0, &again), 0);
+    for (uint32_t i = 0; i < ledger_count(l); i++) {
+        wire_ledger_t e = *ledger_at(l, i);
+        e.substitute = (e.substitute + 1) % N;
+        if (e.substitute != e.sample)
+            assert_int_equal(ledger_replay(again, &e), ERR_FAILED);
+        assert_int_equal(ledger_replay(again, ledger_at(l, i)), 0);
+    }
+    ledger_free(&l);
+    ledger_free(&again);
+}
+
+/* A tenth of a million in one run, met from its end on, each by three cells: where one question
+ * walks the entries or the run, this takes minutes. */
+static void a_large_ledger_answers(void **state)
+{
+    (void)state;
+    enum { N = 1000000, BAD = 100000 };
+    ledger_t *l, *again;
+    assert_int_equal(ledger_new(N, 0, &l), 0);
+    for (uint32_t i = BAD; i-- > 0;) {
+        assert_int_equal(report(l, CATALOG_TRAIN, i, 2, i), LEDGER_NEW);
+        assert_int_equal(substitute, BAD);
+        assert_int_equal(report(l, CATALOG_TRAIN, i, 1, i), LEDGER_CELL);
+        assert_int_equal(report(l, CATALOG_TRAIN, i, 1, i), LEDGER_KNOWN);
+    }
+    assert_int_equal(ledger_count(l), 3 * BAD);
+    assert_int_equal(ledger_new(N, 0, &again), 0);
+    for (uint32_t i = 0; i < ledger_count(l); i++)
+        assert_int_equal(ledger_replay(again, ledger_at(l, i)), 0);
+    assert_int_equal(ledger_samples(again), BAD);
+    assert_int_equal(report(again, CATALOG_TRAIN, BAD, 0, 0), ERR_DATA);
+    ledger_free(&l);
+    ledger_free(&again);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +242,8 @@ int main(void)
         cmocka_unit_test(the_order_of_reports_does_not_matter),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(too_many_end_the_run),
+        cmocka_unit_test(substitutes_follow_the_list),
+        cmocka_unit_test(a_large_ledger_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

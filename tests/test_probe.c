@@ -119,7 +119,8 @@ static void test_few_are_not_tried(void **state)
     assert_int_equal(reader_in_flight(f->reader), 0);
 }
 
-/* Files that do not answer count as unread when patience ends, and are not waited for any more. */
+/* Files that do not answer count as unread when patience ends, and are not waited for any more;
+ * should they answer after all, the next trial is one like any other. */
 static void test_no_answer(void **state)
 {
     fixture_t *f = *state;
@@ -129,6 +130,9 @@ static void test_no_answer(void **state)
     assert_int_equal(f->probe.probed, PROBE_FILES);
     while (reader_in_flight(f->reader))
         assert_int_equal(reader_poll(f->reader, 10), 0);
+    f->probe.at_ns -= PROBE_FRESH_MS * 1000000ull;
+    verdict(f, CATALOG_TRAIN);
+    assert_true(f->probe.probed == PROBE_FILES && f->probe.unread == 0);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)

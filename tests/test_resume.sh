@@ -264,9 +264,12 @@ cp whole.state runs/damaged/$state
 printf 'X' | dd of=runs/damaged/$state bs=1 seek=$(($(stat -c %s whole.state) - 5000)) conv=notrunc 2>dd.out
 refused damaged 'does not match its checksum'
 cp whole.state runs/damaged/$state
+# Of a run that keeps no list (test_resume_list has the others).
 mv "$gone" gone.jpg
+mv runs/damaged/samples.catalog .
 refused damaged 'images or labels have changed'
 mv gone.jpg "$gone"
+mv samples.catalog runs/damaged/
 resume damaged
 same damaged
 

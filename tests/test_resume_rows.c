@@ -90,6 +90,9 @@ static void nothing_changed(void **state)
     says(&f, "order of images", "kept", "validation comes first");
     says(&f, "gradients", "kept", "of 3 batches");
     says(&f, "substitutes", "kept", "1 entry");
+    f.plan.val_every_epoch = 0;
+    tell(&f);
+    says(&f, "order of images", "kept", "ends without a validation");
     begin(&f);
     f.plan.first_position = 0;
     tell(&f);

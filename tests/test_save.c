@@ -142,12 +142,38 @@ static void a_request_waits_for_the_scribe(void **state)
     end(&r);
 }
 
+/* What could not be handed over is not tried again after every step. */
+static void what_is_left_out_is_not_due_again_at_once(void **state)
+{
+    (void)state;
+    rig_t r;
+    const wire_checkpoint_t first = {.number = 1}, second = {.number = 2};
+    begin(&r, 60);
+    r.t.save.due_ns = clock_ns() - 1;
+    save_request(&r.t, &first);
+    assert_true(save_is_due(&r.t));
+    save_left_out(&r.t, "the coordinator is stopped");
+    assert_int_equal(r.t.save.answered, 1);
+    assert_true(r.t.save.due_ns > clock_ns());
+    assert_false(save_is_due(&r.t));
+    save_request(&r.t, &second);
+    assert_true(save_is_due(&r.t));
+    end(&r);
+    /* Where no clock asks there is none afterwards either. */
+    begin(&r, 0);
+    save_left_out(&r.t, "the coordinator is stopped");
+    assert_int_equal(r.t.save.due_ns, 0);
+    assert_int_equal(r.t.save.answered, 0);
+    end(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_due_without_a_reason),
         cmocka_unit_test(the_clock_asks_and_a_late_disk_refuses),
         cmocka_unit_test(a_request_waits_for_the_scribe),
+        cmocka_unit_test(what_is_left_out_is_not_due_again_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@
 static int takes_text(uint32_t type)
 {
     return type == WIRE_WELCOME || type == WIRE_EVENT || type == WIRE_REPLY || type == WIRE_CSV ||
-           type == WIRE_RUN_INFO || type == WIRE_ARGS || type == WIRE_LOG || type == WIRE_READY;
+           type == WIRE_RUN_INFO || type == WIRE_ARGS || type == WIRE_LOG || type == WIRE_READY ||
+           type == WIRE_FOUND || type == WIRE_MEASURED || type == WIRE_PART;
 }
 
 static unsigned char *frame_of(uint32_t type, size_t bytes)

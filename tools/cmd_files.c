@@ -12,14 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { FILE_LEFT_OUT = 0, FILE_BAD, FILE_WARNING, FILE_REMARK, FILE_KINDS } file_kind_t;
+typedef enum {
+    FILE_LEFT_OUT = 0,
+    FILE_BAD,
+    FILE_WARNING,
+    FILE_KEPT,
+    FILE_REMARK,
+    FILE_KINDS
+} file_kind_t;
 
 static const struct {
     const char *event, *word;
 } kinds[FILE_KINDS] = {
-    [FILE_LEFT_OUT] = {"sample-left-out", "left-out"},
-    [FILE_BAD] = {"bad-sample", "bad"},
-    [FILE_WARNING] = {"decoder-warning", "warning"},
+    [FILE_LEFT_OUT] = {"sample-left-out", "left-out"}, [FILE_BAD] = {"bad-sample", "bad"},
+    [FILE_WARNING] = {"decoder-warning", "warning"},   [FILE_KEPT] = {"sample-kept", "kept"},
     [FILE_REMARK] = {"sample-remark", "remark"},
 };
 

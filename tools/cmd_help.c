@@ -19,6 +19,7 @@ const command_t commands[] = {
     {"sample", cmd_sample, "write a synthetic inspection data set to try things on"},
     {"model", cmd_model, "print a model's layers, shapes, parameters and GFLOPs"},
     {"import", cmd_import, "write a PyTorch file's weights (.pt) as a file of this program"},
+    {"export", cmd_export, "write a model as an ONNX file, for other programs to run"},
     {"help", cmd_help, "explain a command"},
     {"version", cmd_version, "print the version"},
     {NULL, NULL, NULL},
@@ -213,6 +214,36 @@ static void help_import(void)
         "  sluice import yolo11m.pt out=weights/yolo11m.safetensors");
 }
 
+static void help_export(void)
+{
+    puts("sluice export model=X [out=Y.onnx] [key=value ...]\n"
+         "\n"
+         "Writes a model as ONNX: normalisation folded into the convolutions, decoding in the "
+         "graph, "
+         "and the\n"
+         "metadata that the usual tools look for. X is a .safetensors or .pt file, or a name as in "
+         "yolo11n\n"
+         "for fresh weights. Without out= the file lies beside X; it must not be there yet.\n"
+         "\n"
+         "  format=onnx         the one format there is\n"
+         "  imgsz=640           side of the input, or height,width; as X was trained, else 640\n"
+         "  batch=1             images of a batch\n"
+         "  dynamic=False       True: batch, height and width are open\n"
+         "  half=False          True: weights and input in half precision; the output stays float\n"
+         "  nms=False           True: suppression in the graph, with conf=0.25 iou=0.7 "
+         "max_det=300\n"
+         "  opset=17            17 to 22\n"
+         "  seed=0              of fresh weights\n"
+         "\n"
+         "Input `images`: RGB / 255, [batch, 3, height, width]. Output `output0`: [batch, 4 + "
+         "classes,\n"
+         "anchors], rows cx, cy, w, h in pixels and a score for each class; with nms=True [batch, "
+         "max_det, 6],\n"
+         "x1, y1, x2, y2, score, class, best first and zeros behind the last.\n"
+         "\n"
+         "  sluice export model=runs/detect/train/weights/best.safetensors imgsz=1024");
+}
+
 static void help_help(void)
 {
     puts("sluice help [COMMAND]\n"
@@ -253,7 +284,7 @@ int cmd_help(int argc, char **argv)
         {cmd_sample, help_sample},         {cmd_model, help_model},
         {cmd_import, help_import},         {cmd_help, help_help},
         {cmd_version, help_version},       {cmd_ps, help_ps},
-        {cmd_checkpoint, help_checkpoint},
+        {cmd_checkpoint, help_checkpoint}, {cmd_export, help_export},
     };
     if (argc < 2) {
         help_all();

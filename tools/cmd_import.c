@@ -2,82 +2,13 @@
 #include "control/text.h"
 #include "shm/err.h"
 #include "tools/commands.h"
+#include "tools/wholefile.h"
 #include "trainer/import.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* ---- writing, whole or not at all ---- */
-
-static int write_all(int fd, const char *data, uint64_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t n = write(fd, data, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        data += n;
-        bytes -= (uint64_t)n;
-    }
-    return 0;
-}
-
-/* Gives the finished file its name, which must still be free. */
-static int name_it(const char *temporary, const char *path)
-{
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
-        return 0;
-    /* A file system that does not know the flag (NFS): looked at first, then named. */
-    if (errno != EINVAL && errno != ENOSYS)
-        return -1;
-    if (access(path, F_OK) == 0) {
-        errno = EEXIST;
-        return -1;
-    }
-    return rename(temporary, path);
-}
-
-/* The folder's entry reaches the disk too; where that cannot be asked for, the file itself has. */
-static void sync_folder(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 2,
-             slash ? path : "./");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    fsync(fd);
-    close(fd);
-}
-
-static int write_file(const char *path, const void *data, uint64_t bytes)
-{
-    char temporary[PATH_MAX + 32];
-    const char *slash = strrchr(path, '/');
-    const int folder = slash ? (int)(slash - path + 1) : 0;
-    snprintf(temporary, sizeof temporary, "%.*s.%.200s.%d.tmp", folder, path, path + folder,
-             (int)getpid());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return err_sys(ERR_ENV, "cannot write beside %s", path);
-    int failed = write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
-    if (close(fd) != 0 || failed || name_it(temporary, path) != 0) {
-        int rc = err_sys(ERR_ENV, "cannot write %s (%llu bytes)", path, (unsigned long long)bytes);
-        unlink(temporary);
-        return rc;
-    }
-    sync_folder(path);
-    return 0;
-}
-
-/* ---- the command ---- */
 
 static int parse(int argc, char **argv, const char **in, char *out, size_t room)
 {
@@ -102,10 +33,7 @@ static int parse(int argc, char **argv, const char **in, char *out, size_t room)
         return err_set(ERR_CONFIG, "out=: the path is too long");
     if (n <= 12 || strcmp(out + n - 12, ".safetensors") != 0)
         return err_set(ERR_CONFIG, "out=%s: a name that ends with .safetensors is needed", out);
-    /* Before minutes of reading; asked again when the file gets its name. */
-    if (access(out, F_OK) == 0)
-        return err_set(ERR_CONFIG, "%s is there already: give another name with out=", out);
-    return 0;
+    return wholefile_is_free(out);
 }
 
 static void print_line(const char *name, char *text)
@@ -180,7 +108,8 @@ int cmd_import(int argc, char **argv)
         goto done;
     }
     CHECK_GOTO(safetensors_writer_image(writer, image, bytes), rc, done);
-    CHECK_GOTO(write_file(out, image, bytes), rc, done);
+    CHECK_GOTO(wholefile_write(out, &(struct iovec){.iov_base = image, .iov_len = bytes}, 1), rc,
+               done);
     weights_say(&what.report, in, text, sizeof text);
     text_printable(text);
     printf("%s\n%s: %d tensors, %.2f M parameters, F32, %.1f MB\n", text, out, what.tensors,

@@ -29,10 +29,11 @@ int cmd_ps(int argc, char **argv);         /* cmd_ps.c: the live runs */
 int cmd_checkpoint(int argc, char **argv); /* cmd_checkpoint.c: one now, and go on */
 int cmd_stop(int argc, char **argv);       /* cmd_stop.c: checkpoint and leave */
 int cmd_scale(int argc, char **argv);      /* cmd_status.c: more or fewer loaders, live */
-int cmd_files(int argc, char **argv); /* cmd_files.c: files left out, bad, or with a warning */
+int cmd_files(int argc, char **argv);      /* cmd_files.c: files left out, bad, or with a warning */
 int cmd_sample(int argc, char **argv);     /* cmd_sample.c: writes a synthetic data set */
 int cmd_model(int argc, char **argv);      /* cmd_model.c: prints a model's layers */
 int cmd_import(int argc, char **argv);     /* cmd_import.c: other programs' weights as ours */
+int cmd_export(int argc, char **argv);     /* cmd_export.c: a model as ONNX */
 int cmd_help(int argc, char **argv); /* cmd_help.c: argv[1], if any, names the command to explain */
 int cmd_version(int argc, char **argv);
 

@@ -269,7 +269,7 @@ static void on_epoch(void *user, const wire_epoch_end_t *e)
 
 static void print_next(progress_t *p, const coordinator_summary_t *s)
 {
-    int last_is_best = s->has_map && s->best_epoch + 1 == (uint32_t)p->epochs;
+    int last_is_best = s->has_map && !s->best_before && s->best_epoch + 1 == (uint32_t)p->epochs;
     if (s->code == ERR_STOPPED)
         fprintf(p->out, "  next        sluice train resume=%s\n", s->run_dir);
     else if (s->stopped_early)
@@ -311,7 +311,8 @@ static void on_end(void *user, const coordinator_summary_t *s)
         fprintf(p->out, "%s after %u epoch%s in %s\n", s->code == 0 ? "done" : "stopped",
                 s->epochs_done, s->epochs_done == 1 ? "" : "s", time);
         if (s->has_map)
-            fprintf(p->out, "  best        mAP50 %.4f, mAP50-95 %.4f in epoch %u\n", s->map50,
+            fprintf(p->out, "  best        %smAP50 %.4f, mAP50-95 %.4f in epoch %u\n",
+                    s->best_before ? "before this resume (results.csv); since then " : "", s->map50,
                     s->map, s->best_epoch + 1);
         if (s->weights_saved)
             fprintf(p->out, "  weights     %s/weights/%s.safetensors\n", s->run_dir,

@@ -385,13 +385,16 @@ int rundir_copy(rundir_t *dir, const char *relative, const char *other, const vo
     if (folder < 0)
         return folder;
     temporary_name(base, temporary, sizeof temporary);
-    unlinkat(folder, temporary, 0);
     /* Both names are only ever replaced by rename, so a shared inode never changes under a reader.
      */
-    int linked = linkat(dir->fd, relative, folder, temporary, 0) == 0 &&
+    int file = openat(dir->fd, relative, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+    int linked = file >= 0 && make_named(folder, temporary, make_by_link, file) == 0 &&
                  renameat(folder, temporary, folder, base) == 0;
     /* rename of two links to one inode does nothing and leaves the temporary name. */
     unlinkat(folder, temporary, 0);
+    made();
+    if (file >= 0)
+        close(file);
     if (linked)
         fsync(folder);
     close(folder);

@@ -3,6 +3,7 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "shm/killpoint.h"
+#include "tools/listfile.h"
 #include "tools/statefile.h"
 #include "tools/trim.h"
 
@@ -66,7 +67,9 @@ int scribe_open(scribe_t *s, const options_t *o, wire_run_info_t *info, char **y
     int rc;
     memset(s, 0, sizeof *s);
     memset(info, 0, sizeof *info);
-    s->events = s->csv = s->snapshot_fd = s->dir.fd = s->dir.lock = -1;
+    s->trains = o->mode == OPT_MODE_TRAIN;
+    partfiles_init(&s->parts);
+    s->events = s->csv = s->snapshot_fd = s->list_fd = s->dir.fd = s->dir.lock = -1;
     *yaml = NULL;
     *yaml_bytes = 0;
     if (o->resume[0]) {
@@ -89,6 +92,7 @@ fail:
 
 void scribe_close(scribe_t *s)
 {
+    partfiles_fini(&s->parts);
     free(s->ledger);
     s->ledger = NULL;
     for (int i = 0; i < s->n_logs; i++)
@@ -208,7 +212,7 @@ int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes
  * ours. Its weights stay until they are replaced, its events before ours. */
 static void replace_run(const scribe_t *s)
 {
-    static const char *const gone[] = {"weights/last.state.safetensors", "results.csv"};
+    const char *const gone[] = {"weights/last.state.safetensors", "results.csv", listfile_name};
     for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++)
         if (unlinkat(s->dir.fd, gone[i], 0) == 0)
             log_line(LOG_INFO, "exist_ok: %s of an earlier run removed", gone[i]);
@@ -216,11 +220,23 @@ static void replace_run(const scribe_t *s)
 
 int scribe_args(scribe_t *s, const char *yaml, size_t bytes)
 {
-    if (!s->begun && !s->resumed && !s->dir.created)
+    if (!s->begun && !s->resumed && !s->dir.created && s->trains)
         replace_run(s);
     int rc = rundir_write(&s->dir, "args.yaml", yaml, bytes, NULL, NULL);
     s->begun |= rc == 0;
     return rc;
+}
+
+void scribe_list(scribe_t *s)
+{
+    if (s->has_list || s->list_fd < 0 || !s->trains)
+        return;
+    if (listfile_save(&s->dir, s->list_fd) < 0)
+        log_line(LOG_WARN,
+                 "%s; training goes on, but a resume will need every image and label as it is now",
+                 err_text());
+    else
+        s->has_list = 1;
 }
 
 /* An image in snapshot memory, mapped read-only for as long as it is written. */

@@ -10,6 +10,7 @@
 #include "control/options.h"
 #include "control/wire.h"
 #include "shm/board.h"
+#include "tools/partfile.h"
 #include "tools/rundir.h"
 
 enum { SCRIBE_LOGS = 64, SCRIBE_YAML_MOST = 1 << 18 };
@@ -19,6 +20,8 @@ typedef struct {
     int events, csv;    /* growing files */
     uint64_t lost;      /* lines that could not be written since the last that could */
     int snapshot_fd;    /* memfd; -1: none */
+    int list_fd;        /* memfd of the sample list; -1: none */
+    int has_list;       /* the run directory has the sample list that this run goes on with */
     board_page_t *page; /* NULL in tests */
     struct {
         char name[48];
@@ -26,8 +29,10 @@ typedef struct {
     } logs[SCRIBE_LOGS];
     int n_logs;
     wire_ledger_t *ledger; /* owned; of the run to resume, wire_run_info_t.ledger entries */
-    int begun; /* args.yaml is there: the run has begun */
+    int begun;             /* args.yaml is there: the run has begun */
     int resumed;
+    int trains; /* 0: `sluice val` and `sluice predict`, which leave a training's files alone */
+    partfiles_t parts;
 } scribe_t;
 
 /* Makes (or for options->resume opens) and locks the run directory, removes what was left
@@ -44,6 +49,9 @@ int scribe_event(scribe_t *s, const char *line, size_t bytes);
 int scribe_csv(scribe_t *s, const char *row, size_t bytes);
 int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes);
 int scribe_args(scribe_t *s, const char *yaml, size_t bytes);
+/* Keeps the sample list for a resume, unless it is one that came from there. What cannot be kept is
+ * told, and training goes on. */
+void scribe_list(scribe_t *s);
 /* Writes a snapshot image; *saved is the answer to send, whatever the outcome. */
 void scribe_snapshot(scribe_t *s, const wire_snapshot_t *image, wire_saved_t *saved);
 

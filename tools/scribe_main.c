@@ -8,6 +8,7 @@
 #include "shm/err.h"
 #include "shm/futex.h"
 #include "shm/killpoint.h"
+#include "tools/listfile.h"
 #include "tools/scribe.h"
 
 #include <signal.h>
@@ -39,6 +40,17 @@ static int send_ledger(program_t *p, uint32_t count)
     return rc;
 }
 
+/* The list of a run to resume, for the scan that follows. */
+static int give_list(program_t *p, const wire_run_info_t *info)
+{
+    p->scribe.list_fd = p->worker.welcome.catalog_fd;
+    if (!info->resumed || info->finished)
+        return 0;
+    int rc = listfile_load(&p->scribe.dir, p->scribe.list_fd);
+    p->scribe.has_list = rc == 1;
+    return rc < 0 ? rc : 0;
+}
+
 static int send_run_info(program_t *p)
 {
     wire_run_info_t info;
@@ -50,17 +62,17 @@ static int send_run_info(program_t *p)
     guard_farewell(rundir_farewell, &p->scribe.dir);
     p->scribe.page = p->worker.page;
     p->scribe.snapshot_fd = p->worker.welcome.snapshot_fd;
-    rc = send_ledger(p, info.ledger);
-    char *frame = malloc(sizeof info + bytes);
-    if (rc < 0) {
+    rc = give_list(p, &info);
+    if (rc == 0 && (rc = send_ledger(p, info.ledger)) < 0)
         err_add(rc, "telling the substitutions of the run");
-    } else if (frame) {
+    char *frame = rc == 0 ? malloc(sizeof info + bytes) : NULL;
+    if (frame) {
         wire_begin(&info, WIRE_RUN_INFO, sizeof info + bytes);
         memcpy(frame, &info, sizeof info);
         if (bytes)
             memcpy(frame + sizeof info, yaml, bytes);
         rc = worker_send(&p->worker, frame, sizeof info + bytes);
-    } else {
+    } else if (rc == 0) {
         rc = err_set(ERR_ENV, "no memory for the run's arguments");
     }
     free(frame);
@@ -79,13 +91,19 @@ static int on_message(void *user, const bus_message_t *m)
         rc = scribe_event(&p->scribe, text, bytes);
     else if (m->type == WIRE_CSV)
         rc = scribe_csv(&p->scribe, text, bytes);
-    else if (m->type == WIRE_ARGS)
+    else if (m->type == WIRE_ARGS) {
         rc = scribe_args(&p->scribe, text, bytes);
-    else if (m->type == WIRE_LOG) {
+        if (rc == 0)
+            scribe_list(&p->scribe);
+    } else if (m->type == WIRE_LOG) {
         wire_log_t log;
         memcpy(&log, m->frame, sizeof log);
         log.process[sizeof log.process - 1] = '\0';
         rc = scribe_log(&p->scribe, log.process, text, bytes);
+    } else if (m->type == WIRE_PART) {
+        wire_part_t part;
+        memcpy(&part, m->frame, sizeof part);
+        rc = partfiles_take(&p->scribe.parts, &p->scribe.dir, &part, text, bytes);
     } else if (m->type == WIRE_SNAPSHOT) {
         wire_snapshot_t image;
         wire_saved_t saved;
@@ -99,9 +117,10 @@ static int on_message(void *user, const bus_message_t *m)
         return rc;
     }
     board_set_phase(p->worker.page, BOARD_IDLE);
-    /* args.yaml is what a resume needs: without it the run must not start. Lines that a full disk
+    /* args.yaml is what a resume needs: without it the run must not start. Results are what a validation
+     * or prediction is for. Lines that a full disk
      * refuses have been reported; training goes on. */
-    if (rc < 0 && m->type != WIRE_ARGS) {
+    if (rc < 0 && m->type != WIRE_ARGS && m->type != WIRE_PART) {
         log_line(LOG_INFO, "%s: %s", wire_type_name(m->type), err_text());
         rc = 0;
     }

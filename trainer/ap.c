@@ -138,14 +138,17 @@ typedef struct {
     double *recall, *precision; /* of the longest class */
     double *f1;                 /* [CURVE_POINTS] sum over classes */
     double *p, *r;              /* [CURVE_POINTS] sums over classes */
+    ap_class_t *classes;        /* NULL, or [nc] to fill */
+    double *own;                /* then: [nc][2][CURVE_POINTS] each class's P and R */
 } scratch_t;
 
 /* Precision and recall at IoU 0.5 over the confidences k / 999: the value at the last row whose
  * score is
  * >= the confidence, straight between rows, 1 and 0 above the best score, the last row's below the
  * worst. */
-static void add_curves(const scratch_t *s, const sorted_t *rows, uint64_t n)
+static void add_curves(const scratch_t *s, int32_t c, const sorted_t *rows, uint64_t n)
 {
+    double *own = s->own ? s->own + 2 * (size_t)CURVE_POINTS * (size_t)c : NULL;
     uint64_t j = 0; /* rows with score >= confidence */
     for (int k = CURVE_POINTS - 1; k >= 0; k--) {
         double conf = k == CURVE_POINTS - 1 ? 1.0 : k * (1.0 / (CURVE_POINTS - 1)), p = 1, r = 0;
@@ -163,13 +166,17 @@ static void add_curves(const scratch_t *s, const sorted_t *rows, uint64_t n)
         }
         s->p[k] += p;
         s->r[k] += r;
+        if (own) {
+            own[k] = p;
+            own[CURVE_POINTS + k] = r;
+        }
         s->f1[k] += 2 * p * r / (p + r + 1e-16);
     }
 }
 
 /* Adds one class: its ten APs and its curves. */
-static void add_class(const scratch_t *s, const sorted_t *rows, uint64_t n, uint64_t n_gt,
-                      double *ap50, double *ap)
+static void add_class(const scratch_t *s, int32_t c, const sorted_t *rows, uint64_t n,
+                      uint64_t n_gt, double *ap50, double *ap)
 {
     for (int t = AP_THRESHOLDS - 1; t >= 0; t--) { /* 0.5 last: add_curves needs its raw curve */
         uint64_t hits = 0;
@@ -179,11 +186,15 @@ static void add_class(const scratch_t *s, const sorted_t *rows, uint64_t n, uint
             s->precision[i] = (double)hits / (double)(i + 1);
         }
         if (t == 0)
-            add_curves(s, rows, n);
+            add_curves(s, c, rows, n);
         double one = integrate(s->recall, s->precision, n);
         *ap += one / AP_THRESHOLDS;
         if (t == 0)
             *ap50 += one;
+        if (s->classes) {
+            s->classes[c].map += one / AP_THRESHOLDS;
+            s->classes[c].map50 = one;
+        }
     }
 }
 
@@ -204,13 +215,17 @@ static int best_confidence(const double *f1)
     return best;
 }
 
-static int scratch_new(scratch_t *s, uint64_t n)
+static int scratch_new(scratch_t *s, uint64_t n, int32_t nc)
 {
     s->rows = malloc((n + 1) * sizeof *s->rows);
     s->recall = malloc(2 * (n + 1) * sizeof *s->recall);
     s->f1 = calloc(3 * CURVE_POINTS, sizeof *s->f1);
     if (s->rows == NULL || s->recall == NULL || s->f1 == NULL)
         return err_set(ERR_ENV, "validation: no memory for %llu detections", (unsigned long long)n);
+    if (s->classes)
+        s->own = calloc((size_t)nc * 2 * CURVE_POINTS, sizeof *s->own);
+    if (s->classes && s->own == NULL)
+        return err_set(ERR_ENV, "validation: no memory for the curves of %d classes", nc);
     s->precision = s->recall + n;
     s->p = s->f1 + CURVE_POINTS;
     s->r = s->p + CURVE_POINTS;
@@ -219,12 +234,13 @@ static int scratch_new(scratch_t *s, uint64_t n)
 
 static void scratch_free(scratch_t *s)
 {
+    free(s->own);
     free(s->f1);
     free(s->recall);
     free(s->rows);
 }
 
-static void fill_result(const scratch_t *s, int32_t classes, double ap50, double ap,
+static void fill_result(const scratch_t *s, int32_t nc, int32_t classes, double ap50, double ap,
                         ap_result_t *out)
 {
     if (classes == 0)
@@ -235,15 +251,28 @@ static void fill_result(const scratch_t *s, int32_t classes, double ap50, double
     out->map50 = ap50 / classes;
     out->map = ap / classes;
     out->fitness = rint(out->map * 1e5) / 1e5;
+    for (int32_t c = 0; s->classes && c < nc; c++) {
+        const double *own = s->own + 2 * (size_t)CURVE_POINTS * (size_t)c;
+        s->classes[c].precision = own[k];
+        s->classes[c].recall = own[CURVE_POINTS + k];
+    }
 }
 
 int ap_compute(const ap_row_t *rows, uint64_t n_rows, const uint64_t *gt_per_class, int32_t nc,
                ap_result_t *result)
 {
-    scratch_t s = {0};
+    return ap_compute_classes(rows, n_rows, gt_per_class, nc, result, NULL);
+}
+
+int ap_compute_classes(const ap_row_t *rows, uint64_t n_rows, const uint64_t *gt_per_class,
+                       int32_t nc, ap_result_t *result, ap_class_t *per_class)
+{
+    scratch_t s = {.classes = per_class};
     int rc;
     memset(result, 0, sizeof *result);
-    CHECK_GOTO(scratch_new(&s, n_rows), rc, fail);
+    if (per_class)
+        memset(per_class, 0, (size_t)nc * sizeof *per_class);
+    CHECK_GOTO(scratch_new(&s, n_rows, nc), rc, fail);
     for (uint64_t i = 0; i < n_rows; i++)
         s.rows[i] = (sorted_t){.row = rows[i], .order = i};
     qsort(s.rows, n_rows, sizeof *s.rows, by_class_and_score);
@@ -261,11 +290,11 @@ int ap_compute(const ap_row_t *rows, uint64_t n_rows, const uint64_t *gt_per_cla
             classes++;
             result->labels += gt_per_class[c];
             if (last > first) /* else AP, P and R of the class are 0 */
-                add_class(&s, s.rows + first, last - first, gt_per_class[c], &ap50, &ap);
+                add_class(&s, c, s.rows + first, last - first, gt_per_class[c], &ap50, &ap);
         }
         first = last;
     }
-    fill_result(&s, classes, ap50, ap, result);
+    fill_result(&s, nc, classes, ap50, ap, result);
     rc = 0;
 fail:
     scratch_free(&s);

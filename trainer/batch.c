@@ -69,8 +69,8 @@ static void expected_size(const trainer_t *t, const plan_batch_t *b, uint32_t n,
 {
     *h = *w = t->plan->imgsz;
     if (b->phase == PLAN_VAL)
-        catalog_val_shape(t->w->catalog, (uint32_t)plan_position(t->plan, b, t->rank, 0), n,
-                          t->plan->imgsz, h, w);
+        parts_shape(t->parts, t->w->catalog, (uint32_t)plan_position(t->plan, b, t->rank, 0), n,
+                    t->plan->imgsz, h, w);
 }
 
 static int check_cell(const trainer_t *t, const plan_batch_t *b, uint32_t cell,
@@ -111,6 +111,8 @@ static int check_cells(trainer_t *t, const plan_batch_t *b, uint32_t n)
         if (rc < 0)
             return rc;
         batch->samples[i] = m->sample;
+        batch->places[i] =
+            (batch_place_t){(uint32_t)m->position, m->ratio, m->pad_left, m->pad_top};
         if (m->ledger > t->ledger_used)
             t->ledger_used = m->ledger;
         if (b->phase == PLAN_TRAIN && ring_get_config(ring)->digest)
@@ -129,7 +131,7 @@ static int convert_labels(trainer_t *t, uint32_t cell)
     batch_t *batch = &t->batch;
     const ring_label_t *l = ring_labels(t->w->rings[t->rank], t->seq, cell);
     k_gt_t *gt = batch->gts + (size_t)cell * (size_t)batch->max_gt;
-    float w = (float)batch->w, h = (float)batch->h, nc = (float)graph_classes(t->graph);
+    float w = (float)batch->w, h = (float)batch->h, nc = (float)trainer_classes(t);
     for (int32_t i = 0; i < batch->counts[cell]; i++) {
         if (!(l[i].cls >= 0 && l[i].cls < nc))
             return err_set(

@@ -15,6 +15,7 @@
 enum {
     CHECKPOINT_PATIENCE_S = 30, /* what an ordinary snapshot waits for a late disk */
     CHECKPOINT_LEDGER_S = 10,   /* for entries on their way from the coordinator */
+    CHECKPOINT_END_S = 600,     /* for the disk at the end of a run that nobody has asked to stop */
 };
 
 /* ---- restore ---- */
@@ -270,6 +271,7 @@ static int write_files(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
     if (rc == ERR_TIMEOUT && !p->must) {
         log_line(LOG_WARN, "no checkpoint of epoch %u%s: %s", p->epoch + 1,
                  p->is_best ? ", although it is the best so far" : "", err_text());
+        save_left_out(t, err_text());
         rc = 0;
     }
     free(args);
@@ -301,6 +303,7 @@ static int await_ledger(trainer_t *t, const checkpoint_point_t *p, const regions
     if (p->must)
         return ERR_TIMEOUT;
     log_line(LOG_WARN, "no checkpoint of epoch %u: %s", p->epoch + 1, err_text());
+    save_left_out(t, err_text());
     return 0;
 }
 
@@ -320,9 +323,16 @@ static void leave_out(trainer_t *t, const checkpoint_point_t *p)
                  p->epoch + 1, p->is_best ? " although it is the best so far" : "");
 }
 
+/* What the last checkpoint may wait for the disk: a stop has its deadline, a run that is done only a
+ * disk that may be slow. */
+static double last_patience(const trainer_t *t)
+{
+    return trainer_wants_stop(t) ? t->o->stop_deadline : CHECKPOINT_END_S;
+}
+
 static int take_on_rank0(trainer_t *t, const checkpoint_point_t *p, regions_t *r)
 {
-    double patience = p->must ? t->o->stop_deadline : t->left_out ? 0 : CHECKPOINT_PATIENCE_S;
+    double patience = p->must ? last_patience(t) : t->left_out ? 0 : CHECKPOINT_PATIENCE_S;
     int rc = await_ledger(t, p, r);
     if (rc <= 0)
         return rc;
@@ -377,7 +387,8 @@ int checkpoint_settle(trainer_t *t)
     if (!t->snapshot)
         return 0;
     board_set_phase(t->w->page, BOARD_CHECKPOINT);
-    int rc = wait_until(t, t->o->stop_deadline, all_answered);
+    double patience = last_patience(t);
+    int rc = wait_until(t, patience, all_answered);
     if (rc < 0)
         return rc;
     if (rc == 0)
@@ -385,7 +396,7 @@ int checkpoint_settle(trainer_t *t)
             ERR_FAILED,
             "%u files of the last checkpoint were not written within %.0f s: the disk of "
             "the run directory does not answer",
-            snapshot_pending(t->snapshot), t->o->stop_deadline);
+            snapshot_pending(t->snapshot), patience);
     const char *failure = snapshot_failure(t->snapshot);
     return failure ? err_set(ERR_FAILED, "%s", failure) : 0;
 }

@@ -73,14 +73,14 @@ typedef struct {
     uint64_t position;   /* samples of next_epoch that are consumed */
     int finished, is_best;
     int whole; /* 1: the epoch has ended; 0: in the middle of it */
-    int must;  /* 1: wait for a slot as long as a stop may take; 0: skip when the disk is late */
+    int must;  /* 1: wait for a slot as checkpoint_settle does; 0: skip when the disk is late */
 } checkpoint_point_t;
 /* Takes a snapshot and hands it to the scribe. Collective: every rank calls it at the same point.
  * The weights come before the state, and the scribe writes in that order: whatever cuts it short, the
  * state on disk is one of a moment, whole, and all that a resume reads. */
 int checkpoint_take(trainer_t *t, const checkpoint_point_t *p);
-/* Rank 0: waits until the scribe has answered for everything, at most the stop's deadline.
- * ERR_FAILED when the newest files were not written. */
+/* Rank 0: waits until the scribe has answered for everything, at most the stop's deadline, or ten
+ * minutes where nobody has asked for a stop. ERR_FAILED when the newest files were not written. */
 int checkpoint_settle(trainer_t *t);
 
 #endif

@@ -27,6 +27,8 @@ enum {
     GRAPH_NAME = 96, /* bytes of a state-dict name */
 };
 
+#define GRAPH_BN_EPS 1e-3f /* facts/yolo.md 1.2 */
+
 typedef struct {
     int32_t c;
     int32_t shrink; /* input pixels per pixel, one way */

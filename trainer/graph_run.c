@@ -11,8 +11,8 @@ typedef struct {
     const graph_memory_t *memory;
 } run_t;
 
-/* BN eps and momentum: facts/yolo.md 1.2. */
-static const float bn_eps = 1e-3f, bn_momentum = 0.03f;
+/* facts/yolo.md 1.2 */
+static const float bn_momentum = 0.03f;
 
 static k_at in_region(const graph_t *g, k_at region, int32_t param)
 {
@@ -49,7 +49,7 @@ static k_bn_t bn_of(const run_t *r, const graph_op_t *op, const graph_slot_t *sl
         .bwd_stats = slot->bwd_stats,
         .dgamma = grad_at(r, u->gamma),
         .dbeta = grad_at(r, u->beta),
-        .eps = bn_eps,
+        .eps = GRAPH_BN_EPS,
         .momentum = bn_momentum,
     };
 }

@@ -85,34 +85,53 @@ static int64_t batches_of(const modelfile_t *file)
     return v ? tensorview_integer(v, 0) : 0;
 }
 
-int import_image(const modelfile_t *file, safetensors_writer_t *out, import_t *what)
+void import_fini(import_model_t *model)
+{
+    free(model->weights);
+    free(model->buffers);
+    graph_free(&model->g);
+    model->weights = model->buffers = NULL;
+}
+
+int import_load(const modelfile_t *file, import_model_t *model)
 {
     const modelfile_info_t *info = modelfile_info(file);
-    float *weights = NULL, *buffers = NULL;
-    graph_t *g = NULL;
     int rc;
+    memset(model, 0, sizeof *model);
     if (!info->model[0])
         return err_set(ERR_CONFIG, "%s", info->why);
     if (info->nc == 0)
         return err_set(ERR_CONFIG, "%s: no class branch was found", modelfile_origin(file));
-    CHECK_GOTO(graph_build(info->model, info->nc, &g), rc, done);
-    CHECK_GOTO(check_whole(file, g), rc, done);
-    weights = calloc(graph_sizes(g)->weights, sizeof *weights);
-    buffers = calloc(graph_sizes(g)->buffers, sizeof *buffers);
-    if (!weights || !buffers) {
+    CHECK_GOTO(graph_build(info->model, info->nc, &model->g), rc, fail);
+    CHECK_GOTO(check_whole(file, model->g), rc, fail);
+    model->weights = calloc(graph_sizes(model->g)->weights, sizeof *model->weights);
+    model->buffers = calloc(graph_sizes(model->g)->buffers, sizeof *model->buffers);
+    if (!model->weights || !model->buffers) {
         rc = err_set(ERR_ENV, "%s: out of memory for its weights", modelfile_origin(file));
-        goto done;
+        goto fail;
     }
     /* A second channel of two leaves the third as a new model has it. */
-    weights_init(g, 0, weights, buffers);
-    CHECK_GOTO(weights_transfer(g, file, NULL, 0, weights, buffers, &what->report), rc, done);
-    CHECK_GOTO(put_metadata(file, g, out), rc, done);
-    CHECK_GOTO(weights_store(g, weights, buffers, batches_of(file), "", out), rc, done);
-    what->tensors = graph_params(g);
-    what->parameters = graph_sizes(g)->parameters;
+    weights_init(model->g, 0, model->weights, model->buffers);
+    CHECK_GOTO(
+        weights_transfer(model->g, file, NULL, 0, model->weights, model->buffers, &model->report),
+        rc, fail);
+    return 0;
+fail:
+    import_fini(model);
+    return rc;
+}
+
+int import_image(const modelfile_t *file, safetensors_writer_t *out, import_t *what)
+{
+    import_model_t m;
+    int rc;
+    CHECK_GOTO(import_load(file, &m), rc, done);
+    what->report = m.report;
+    what->tensors = graph_params(m.g);
+    what->parameters = graph_sizes(m.g)->parameters;
+    CHECK_GOTO(put_metadata(file, m.g, out), rc, done);
+    CHECK_GOTO(weights_store(m.g, m.weights, m.buffers, batches_of(file), "", out), rc, done);
 done:
-    free(weights);
-    free(buffers);
-    graph_free(&g);
+    import_fini(&m);
     return rc;
 }

@@ -40,8 +40,8 @@ static int validation_shapes(const memory_request_t *r, shapes_t *s)
         uint32_t n = plan_cells(r->plan, &b, r->rank), h, w;
         if (n == 0)
             continue;
-        catalog_val_shape(r->catalog, (uint32_t)plan_position(r->plan, &b, r->rank, 0), n,
-                          r->plan->imgsz, &h, &w);
+        parts_shape(r->parts, r->catalog, (uint32_t)plan_position(r->plan, &b, r->rank, 0), n,
+                    r->plan->imgsz, &h, &w);
         int rc = shapes_add(s, (int32_t)n, (int32_t)h, (int32_t)w);
         if (rc < 0)
             return rc;
@@ -66,7 +66,8 @@ static int include_shape(graph_t *g, k_dev_t *dev, const memory_request_t *r, gr
     int32_t nc = graph_classes(g);
     k_detect_loss_t loss;
     head_loss(&plan, r->options, nc, m->max_gt, m, &loss);
-    raise_to(&m->work_bytes, dev->ops->detect_loss_work(dev, &loss));
+    if (!r->infer)
+        raise_to(&m->work_bytes, dev->ops->detect_loss_work(dev, &loss));
     if (mode == GRAPH_INFER) {
         k_nms_t nms;
         head_nms(&plan, r->options, nc, m, &nms);
@@ -87,7 +88,26 @@ static k_at take(memory_map_t *m, uint64_t bytes)
     return at;
 }
 
-static void give_places(const graph_sizes_t *sizes, int sgd, memory_map_t *m)
+/* Gradients, momenta and averages beside the weights; without a training the weights alone. */
+static void give_state(const memory_request_t *r, memory_map_t *m)
+{
+    if (r->infer) {
+        m->train.grads = m->extra = m->m = m->v = m->ema.grads = K_NONE;
+        m->ema = m->train;
+        return;
+    }
+    /* Extra values lie directly behind the gradients (groups are padded to K_ALIGN): one
+     * all-reduce. */
+    m->train.grads = take(m, m->weight_bytes + MEMORY_EXTRA * sizeof(float));
+    m->extra = m->train.grads + m->weight_bytes;
+    m->m = take(m, m->weight_bytes);
+    m->v = r->sgd ? K_NONE : take(m, m->weight_bytes);
+    m->ema.weights = take(m, m->weight_bytes);
+    m->ema.buffers = take(m, m->buffer_bytes);
+    m->ema.grads = K_NONE;
+}
+
+static void give_places(const graph_sizes_t *sizes, const memory_request_t *r, memory_map_t *m)
 {
     uint64_t cells = (uint64_t)m->cells;
     m->weight_bytes = sizes->weights * sizeof(float);
@@ -95,15 +115,7 @@ static void give_places(const graph_sizes_t *sizes, int sgd, memory_map_t *m)
     m->total = 0;
     m->train.weights = take(m, m->weight_bytes);
     m->train.buffers = take(m, m->buffer_bytes);
-    /* Extra values lie directly behind the gradients (groups are padded to K_ALIGN): one
-     * all-reduce. */
-    m->train.grads = take(m, m->weight_bytes + MEMORY_EXTRA * sizeof(float));
-    m->extra = m->train.grads + m->weight_bytes;
-    m->m = take(m, m->weight_bytes);
-    m->v = sgd ? K_NONE : take(m, m->weight_bytes);
-    m->ema.weights = take(m, m->weight_bytes);
-    m->ema.buffers = take(m, m->buffer_bytes);
-    m->ema.grads = K_NONE;
+    give_state(r, m);
     m->state_bytes = m->total;
     m->hyper = take(m, sizeof(k_hyper_t));
     m->norm = take(m, sizeof(float));
@@ -126,7 +138,7 @@ int memory_plan(graph_t *g, k_dev_t *dev, const memory_request_t *r, memory_map_
     m->max_det = r->options->max_det;
     int32_t size = (int32_t)r->plan->imgsz;
     shape_t train = {(int32_t)(r->plan->batch / r->plan->ranks), size, size};
-    int rc = include_shape(g, dev, r, GRAPH_TRAIN, &train, m);
+    int rc = r->infer ? 0 : include_shape(g, dev, r, GRAPH_TRAIN, &train, m);
     if (rc == 0 && r->plan->n_val > 0)
         rc = validation_shapes(r, &shapes);
     for (uint32_t i = 0; rc == 0 && i < shapes.count; i++)
@@ -134,7 +146,7 @@ int memory_plan(graph_t *g, k_dev_t *dev, const memory_request_t *r, memory_map_
     free(shapes.at);
     if (rc < 0)
         return rc;
-    give_places(graph_sizes(g), r->sgd, m);
+    give_places(graph_sizes(g), r, m);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "control/catalog.h"
 #include "control/options.h"
+#include "control/parts.h"
 #include "control/plan.h"
 #include "kernels/kernels.h"
 #include "trainer/collective.h"
@@ -42,8 +43,10 @@ typedef struct {
     uint32_t rank;
     uint32_t label_cap; /* of the ring */
     int sgd;            /* no second momentum */
-    uint64_t host;      /* bytes this rank wants beside the arena, in host memory */
-    uint64_t reserved;  /* host memory that the run's other processes will still take */
+    int infer; /* weights alone: train and ema are one, nothing else of a training's state */
+    const parts_t *parts; /* what validation shows; NULL: a training's own */
+    uint64_t host;        /* bytes this rank wants beside the arena, in host memory */
+    uint64_t reserved;    /* host memory that the run's other processes will still take */
 } memory_request_t;
 
 /* Computes the map. The graph is left without a plan of its own: plan again with the map's places.

@@ -15,7 +15,8 @@
 enum {
     CLASSES_MAX = 10000, /* as the graph has them */
     CLASS_BYTES = 1024,
-    DTYPES_MAX = 16, /* there are fifteen */
+    DTYPES_MAX = 16,   /* there are fifteen */
+    IMGSZ_MAX = 16384, /* as the options have it */
 };
 
 static int no_memory(const modelfile_t *f)
@@ -144,6 +145,17 @@ static int parse_classes(modelfile_t *f, const char *text)
     return 0;
 }
 
+/* The image size among the options of the run that wrote the file, a YAML line each. */
+static int32_t parse_imgsz(const char *args)
+{
+    static const char key[] = "imgsz: ";
+    const char *line = args ? strstr(args, key) : NULL;
+    while (line && line != args && line[-1] != '\n')
+        line = strstr(line + 1, key);
+    const long size = line ? strtol(line + sizeof key - 1, NULL, 10) : 0;
+    return size > 0 && size <= IMGSZ_MAX ? (int32_t)size : 0;
+}
+
 static int take_safetensors(modelfile_t *f, const void *bytes, uint64_t total)
 {
     int rc = safetensors_load_memory(bytes, total, f->origin, &f->safetensors);
@@ -170,6 +182,7 @@ static int take_safetensors(modelfile_t *f, const void *bytes, uint64_t total)
     const char *epoch = safetensors_metadata(f->safetensors, "epoch");
     snprintf(f->info.format, sizeof f->info.format, "safetensors");
     f->info.epoch = epoch ? strtoll(epoch, NULL, 10) : -1;
+    f->info.imgsz = parse_imgsz(safetensors_metadata(f->safetensors, "args"));
     f->info.averaged = epoch != NULL; /* ours are the averaged weights (design 9) */
     f->classes = calloc(CLASSES_MAX, sizeof *f->classes);
     if (!f->classes)

@@ -30,7 +30,7 @@ typedef struct {
     int averaged;    /* 1: averaged (EMA) weights */
     char class_name[96], table[96], version[32], date[40]; /* .pt: as it says, or "" */
     int64_t epoch;                                         /* as it says, 0-based; -1: not said */
-    int32_t imgsz;     /* .pt: that it was trained at, as it says; 0: not said */
+    int32_t imgsz;     /* that it was trained at, as it says; 0: not said */
     uint64_t elements; /* of all tensors */
 } modelfile_info_t;
 

@@ -4,6 +4,7 @@
 #include "shm/err.h"
 #include "shm/futex.h"
 #include "trainer/checkpoint.h"
+#include "trainer/evaluate.h"
 #include "trainer/report.h"
 #include "trainer/setup.h"
 #include "trainer/step.h"
@@ -35,6 +36,8 @@ static int on_message(void *user, const bus_message_t *m)
         memcpy(&entry, m->frame, sizeof entry);
         return ledger_replay(t->ledger, &entry);
     }
+    if (m->type == WIRE_FOUND)
+        evaluate_taken(t);
     if (m->type == WIRE_CHECKPOINT && t->rank == 0) {
         wire_checkpoint_t request;
         memcpy(&request, m->frame, sizeof request);
@@ -241,7 +244,7 @@ int trainer_run(int argc, char **argv)
     CHECK_GOTO(setup_open(&t), rc, done);
     CHECK_GOTO(say_ready(&t), rc, done);
     t.report.since_ns = clock_ns();
-    rc = run_batches(&t);
+    rc = t.o->mode == OPT_MODE_TRAIN ? run_batches(&t) : evaluate_run(&t);
 done:
     if (rc < 0 && rc != ERR_STOPPED)
         log_line(LOG_ERROR, "%s", err_text());

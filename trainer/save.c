@@ -37,13 +37,18 @@ static void answer(struct trainer *t, uint32_t number, int status, const char *t
         log_line(LOG_INFO, "the request for a checkpoint was not answered: %s", err_text());
 }
 
+static int is_asked(const trainer_save_t *s)
+{
+    return s->wanted > s->taken && s->wanted > s->answered;
+}
+
 int save_is_due(struct trainer *t)
 {
     trainer_save_t *s = &t->save;
     if (t->rank != 0 || !t->snapshot)
         return 0;
     uint64_t now = clock_ns();
-    int asked = s->wanted > s->taken && s->wanted > s->answered;
+    int asked = is_asked(s);
     int timed = s->due_ns && now >= s->due_ns;
     if (!asked && !timed)
         return 0;
@@ -85,6 +90,17 @@ void save_taken(struct trainer *t, uint32_t epoch, uint64_t position)
     else
         snprintf(s->what, sizeof s->what, "epoch %u of %u, trained and not yet validated",
                  epoch + 1, t->plan->epochs);
+}
+
+void save_left_out(struct trainer *t, const char *why)
+{
+    trainer_save_t *s = &t->save;
+    char text[WIRE_TEXT];
+    if (s->due_ns)
+        s->due_ns = clock_ns() + period_ns(t);
+    snprintf(text, sizeof text, "no checkpoint was written: %.450s", why);
+    if (is_asked(s))
+        answer(t, s->wanted, ERR_TIMEOUT, text);
 }
 
 void save_settle(struct trainer *t)

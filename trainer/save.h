@@ -34,6 +34,8 @@ void save_request(struct trainer *t, const wire_checkpoint_t *m);
 /* A checkpoint has been handed to the scribe: of epoch, with `position` of its samples consumed (0:
  * at the beginning of the epoch). */
 void save_taken(struct trainer *t, uint32_t epoch, uint64_t position);
+/* One that was due could not be handed over: the clock begins anew, and who asked hears why. */
+void save_left_out(struct trainer *t, const char *why);
 /* Answers requests whose checkpoint the scribe has answered for. */
 void save_settle(struct trainer *t);
 

@@ -3,6 +3,7 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "trainer/checkpoint.h"
+#include "trainer/evaluate.h"
 #include "trainer/head.h"
 #include "trainer/modelfile.h"
 #include "trainer/step.h"
@@ -46,6 +47,11 @@ static int open_device(trainer_t *t)
     return 0;
 }
 
+static int trains(const trainer_t *t)
+{
+    return t->o->mode == OPT_MODE_TRAIN;
+}
+
 /* A run directory stands for the state file in it. */
 static void state_path(const char *resume, char *path, size_t bytes)
 {
@@ -79,6 +85,13 @@ static int build_model(trainer_t *t, const sources_t *s)
         name = modelfile_info(s->weights)->model;
     else if (s->state)
         name = safetensors_metadata(s->state, "model");
+    else if (!trains(t))
+        return err_set(ERR_CONFIG,
+                       "model=%s: a file with trained weights is needed, as a run's "
+                       "weights/best.safetensors or a .pt file",
+                       name);
+    if (!trains(t) && s->weights)
+        nc = modelfile_info(s->weights)->nc;
     if (!name)
         return err_set(ERR_CONFIG,
                        "%s does not say which model it is of (no metadata \"model\"): it is not a "
@@ -101,6 +114,12 @@ static uint64_t snapshot_slot(const trainer_t *t)
                             (uint64_t)t->plan->n_train + t->plan->n_val);
 }
 
+/* Room in a collective for an evaluation's sums: two doubles a class, and a few. */
+static uint64_t infer_floats(const trainer_t *t)
+{
+    return 8 * ((uint64_t)t->n_classes + 1024);
+}
+
 static int plan_memory(trainer_t *t)
 {
     memory_request_t request = {
@@ -110,29 +129,68 @@ static int plan_memory(trainer_t *t)
         .rank = t->rank,
         .label_cap = ring_get_config(t->w->rings[t->rank])->label_cap,
         .sgd = t->schedule.optimizer == OPT_OPTIM_SGD,
+        .infer = !trains(t),
+        .parts = t->parts,
     };
     int rc = memory_plan(t->graph, t->dev, &request, &t->mem);
     if (rc < 0)
         return rc;
-    rc = collective_open(t->w, t->w->welcome.collective_fd, t->rank, t->ranks,
-                         t->sizes->weights + MEMORY_EXTRA, &t->coll);
+    uint64_t floats = trains(t) ? t->sizes->weights + MEMORY_EXTRA : infer_floats(t);
+    rc = collective_open(t->w, t->w->welcome.collective_fd, t->rank, t->ranks, floats, &t->coll);
     if (rc < 0)
         return rc;
-    uint64_t slot = t->rank == 0 ? snapshot_slot(t) : 0;
+    uint64_t slot = t->rank == 0 && trains(t) ? snapshot_slot(t) : 0;
     request.host = slot ? snapshot_bytes(slot) + 2 * slot : 0;
     request.reserved = atomic_load_explicit(&t->w->hub->memory_reserved, memory_order_relaxed);
     rc = memory_reserve(&t->mem, t->dev, t->coll, &request, graph_name(t->graph));
-    if (rc == 0 && t->rank == 0 && t->w->welcome.snapshot_fd >= 0)
+    if (rc == 0 && slot && t->w->welcome.snapshot_fd >= 0)
         rc = snapshot_open(t->w->welcome.snapshot_fd, slot, &t->snapshot);
     if (rc < 0)
         return rc;
     atomic_store_explicit(&t->w->page->memory_bytes, memory_host(&t->mem, t->dev, &request),
                           memory_order_relaxed);
+    if (!trains(t))
+        return trainer_host_alloc(t);
     int32_t size = (int32_t)t->plan->imgsz;
     rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->plan->ranks), size,
                     size, t->mem.activation, &t->train_plan);
     if (rc == 0)
         rc = trainer_host_alloc(t);
+    return rc;
+}
+
+/* The file's weights as they are, every one of them: nothing is learnt any more. */
+static int infer_weights(trainer_t *t, const sources_t *s)
+{
+    const memory_map_t *m = &t->mem;
+    weights_report_t report;
+    float *weights = calloc(t->sizes->weights, sizeof *weights);
+    float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
+    int rc = 0;
+    if (!weights || !buffers) {
+        rc = err_set(ERR_ENV, "rank %u: out of memory for the weights", t->rank);
+        goto done;
+    }
+    CHECK_GOTO(weights_transfer(t->graph, s->weights, NULL, 0, weights, buffers, &report), rc,
+               done);
+    if (report.moved < report.of) {
+        rc = err_set(ERR_CONFIG,
+                     "%s has %d of the %d tensors of %s; %s is the first that is missing",
+                     s->origin, report.moved, report.of, graph_name(t->graph), report.first_left);
+        goto done;
+    }
+    if (report.not_finite > 0 && t->rank == 0)
+        log_line(LOG_WARN, "%s has %llu numbers that are infinite or none", s->origin,
+                 (unsigned long long)report.not_finite);
+    CHECK_GOTO(trainer_upload(t, m->ema.weights, weights, m->weight_bytes), rc, done);
+    CHECK_GOTO(trainer_upload(t, m->ema.buffers, buffers, m->buffer_bytes), rc, done);
+    if (t->rank == 0)
+        log_line(LOG_INFO, "%s of %s, %d classes, %.2f M parameters; memory %.0f MB",
+                 graph_name(t->graph), s->origin, graph_classes(t->graph),
+                 (double)t->sizes->parameters / 1e6, (double)m->total / 1e6);
+done:
+    free(weights);
+    free(buffers);
     return rc;
 }
 
@@ -226,6 +284,13 @@ int setup_open(trainer_t *t)
         CHECK_GOTO(ledger_new(t->plan->n_train, t->plan->n_val, &t->ledger), rc, done);
     CHECK_GOTO(open_device(t), rc, done);
     CHECK_GOTO(build_model(t, &s), rc, done);
+    if (!trains(t)) {
+        CHECK_GOTO(evaluate_classes(t, s.weights), rc, done);
+        CHECK_GOTO(parts_open(t->w->catalog, t->o, &t->parts), rc, done);
+        CHECK_GOTO(plan_memory(t), rc, done);
+        rc = infer_weights(t, &s);
+        goto done;
+    }
     schedule_init(&t->schedule, t->o, t->plan->n_train, plan_train_steps(t->plan),
                   (uint32_t)graph_classes(t->graph));
     CHECK_GOTO(plan_memory(t), rc, done);
@@ -244,6 +309,9 @@ void setup_close(trainer_t *t)
     snapshot_close(&t->snapshot);
     ledger_free(&t->ledger);
     trainer_host_free(t);
+    parts_close(&t->parts);
+    free(t->class_of);
+    t->class_of = NULL;
     collective_close(&t->coll);
     graph_free(&t->graph);
     if (t->dev)

@@ -5,17 +5,23 @@
 
 #include <stdlib.h>
 
+int32_t trainer_classes(const trainer_t *t)
+{
+    return t->n_classes > 0 ? t->n_classes : graph_classes(t->graph);
+}
+
 int trainer_host_alloc(trainer_t *t)
 {
-    size_t cells = (size_t)t->mem.cells, classes = (size_t)graph_classes(t->graph);
+    size_t cells = (size_t)t->mem.cells, classes = (size_t)trainer_classes(t);
     t->batch.gts = malloc(t->mem.gt_bytes);
     t->batch.counts = calloc(cells, sizeof *t->batch.counts);
     t->batch.samples = calloc(cells, sizeof *t->batch.samples);
+    t->batch.places = calloc(cells, sizeof *t->batch.places);
     t->val.sums = calloc(classes + 5, sizeof *t->val.sums);
     t->val.dets = malloc(cells * (size_t)t->mem.max_det * sizeof *t->val.dets);
     t->val.counts = calloc(cells, sizeof *t->val.counts);
-    if (!t->batch.gts || !t->batch.counts || !t->batch.samples || !t->val.sums || !t->val.dets ||
-        !t->val.counts)
+    if (!t->batch.gts || !t->batch.counts || !t->batch.samples || !t->batch.places ||
+        !t->val.sums || !t->val.dets || !t->val.counts)
         return err_set(ERR_ENV, "rank %u: out of memory for the labels of %zu images", t->rank,
                        cells);
     return 0;
@@ -26,6 +32,7 @@ void trainer_host_free(trainer_t *t)
     free(t->batch.gts);
     free(t->batch.counts);
     free(t->batch.samples);
+    free(t->batch.places);
     free(t->val.sums);
     free(t->val.dets);
     free(t->val.counts);

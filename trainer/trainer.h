@@ -9,6 +9,7 @@
 
 #include "control/ledger.h"
 #include "control/options.h"
+#include "control/parts.h"
 #include "control/plan.h"
 #include "control/stream.h"
 #include "control/worker.h"
@@ -44,15 +45,23 @@ typedef struct {
     stream_digest_t stream;
 } trainer_progress_t;
 
+/* Where a validation cell's pixels come from: network pixel = file pixel * ratio + pad. A ratio of 0: a
+ * prediction's file could not be used. */
+typedef struct {
+    uint32_t position;
+    float ratio, pad_left, pad_top;
+} batch_place_t;
+
 /* The present batch, on the host. */
 typedef struct {
     int32_t n, h, w; /* n = 0: this rank has no images in this validation step */
     int32_t
         max_gt; /* rows an image has room for in gts and on the device: the batch's largest, >= 1 */
     uint32_t labels;
-    k_gt_t *gts;       /* [n][max_gt], network pixels */
-    int32_t *counts;   /* [n] */
-    uint32_t *samples; /* [n] catalog indices, for error sentences */
+    k_gt_t *gts;           /* [n][max_gt], network pixels */
+    int32_t *counts;       /* [n] */
+    uint32_t *samples;     /* [n] catalog indices, for error sentences */
+    batch_place_t *places; /* [n] of validation cells */
 } batch_t;
 
 /* Running means over the epoch's steps so far. */
@@ -90,6 +99,9 @@ typedef struct trainer {
     graph_t *graph;
     const graph_sizes_t *sizes;
     memory_map_t mem;
+    parts_t *parts;    /* `sluice val` and `sluice predict`: what their cells show; else NULL */
+    int32_t *class_of; /* those too: the data set's class of each of the model's; -1: none */
+    int32_t n_classes; /* classes of the labels and of what is measured (trainer_classes) */
     graph_plan_t train_plan;
     collective_t *coll;
     schedule_t schedule;
@@ -102,6 +114,7 @@ typedef struct trainer {
     ledger_t *ledger;     /* rank 0: the coordinator's, entry by entry; NULL elsewhere */
     trainer_report_t report;
     trainer_val_t val;
+    uint32_t found_open;  /* detections sent that the coordinator has not taken yet */
     snapshot_t *snapshot; /* rank 0; NULL elsewhere */
     trainer_save_t save;
     uint32_t left_out; /* checkpoints since the last one that found room; rank 0 */
@@ -113,6 +126,8 @@ typedef struct trainer {
     uint64_t longest_step_ns;
 } trainer_t;
 
+/* Classes that labels and measures have: the model's, but where n_classes says otherwise. */
+int32_t trainer_classes(const trainer_t *t);
 /* Host memory for one batch of the map's sizes. */
 int trainer_host_alloc(trainer_t *t);
 void trainer_host_free(trainer_t *t);

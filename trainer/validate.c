@@ -57,34 +57,52 @@ static int plan_for(trainer_t *t)
     return rc;
 }
 
-/* Forward, loss, suppression; items and detections come back to the host. */
-static int infer(trainer_t *t, float items[4])
+static int suppress(trainer_t *t, float *items)
 {
     const k_ops_t *ops = t->ops;
     trainer_val_t *v = &t->val;
+    k_detect_loss_t loss;
+    k_nms_t nms;
+    int rc = 0;
+    head_loss(&v->plan, t->o, graph_classes(t->graph), t->batch.max_gt, &t->mem, &loss);
+    head_nms(&v->plan, t->o, graph_classes(t->graph), &t->mem, &nms);
+    for (int i = 0; i < K_LEVELS; i++)
+        loss.dbox[i].at = loss.dcls[i].at = K_NONE;
+    if (items)
+        rc = trainer_check(t, ops->detect_loss(t->dev, &loss), "validation loss");
+    if (rc == 0)
+        rc = trainer_check(t, ops->nms(t->dev, &nms), "suppression");
+    return rc;
+}
+
+int validate_infer(trainer_t *t, float items[4], uint64_t times[2])
+{
+    const k_ops_t *ops = t->ops;
+    trainer_val_t *v = &t->val;
+    uint64_t began = clock_ns(), through;
     int rc = plan_for(t);
     if (rc == 0)
         rc = trainer_check(t, ops->image(t->dev, t->mem.u8, &v->plan.input), "image");
     if (rc == 0)
         rc = graph_forward(t->graph, t->dev, GRAPH_INFER, &t->mem.ema);
+    if (rc == 0 && times)
+        rc = trainer_drain(t, K_STREAM_MAIN);
+    through = clock_ns();
+    if (rc == 0)
+        rc = suppress(t, items);
     if (rc < 0)
         return rc;
-    k_detect_loss_t loss;
-    k_nms_t nms;
-    head_loss(&v->plan, t->o, graph_classes(t->graph), t->batch.max_gt, &t->mem, &loss);
-    head_nms(&v->plan, t->o, graph_classes(t->graph), &t->mem, &nms);
-    for (int i = 0; i < K_LEVELS; i++)
-        loss.dbox[i].at = loss.dcls[i].at = K_NONE;
-    if ((rc = trainer_check(t, ops->detect_loss(t->dev, &loss), "validation loss")) < 0)
-        return rc;
-    if ((rc = trainer_check(t, ops->nms(t->dev, &nms), "suppression")) < 0)
-        return rc;
     size_t n = (size_t)t->batch.n, dets = n * (size_t)t->mem.max_det;
-    rc = trainer_download(t, items, t->mem.items, 4 * sizeof(float));
+    if (items)
+        rc = trainer_download(t, items, t->mem.items, 4 * sizeof(float));
     if (rc == 0)
         rc = trainer_download(t, v->counts, t->mem.det_count, n * sizeof *v->counts);
     if (rc == 0)
         rc = trainer_download(t, v->dets, t->mem.dets, dets * sizeof *v->dets);
+    if (times) {
+        times[0] += through - began;
+        times[1] += clock_ns() - through;
+    }
     return rc;
 }
 
@@ -102,7 +120,7 @@ static int rows_reserve(trainer_val_t *v, uint64_t more)
     return 0;
 }
 
-static int match_image(trainer_t *t, int32_t i)
+int validate_match(trainer_t *t, int32_t i)
 {
     trainer_val_t *v = &t->val;
     const batch_t *b = &t->batch;
@@ -126,9 +144,9 @@ static int match_image(trainer_t *t, int32_t i)
 static int run_batch(trainer_t *t)
 {
     float items[4];
-    int rc = infer(t, items);
+    int rc = validate_infer(t, items, NULL);
     for (int32_t i = 0; rc == 0 && i < t->batch.n; i++)
-        rc = match_image(t, i);
+        rc = validate_match(t, i);
     if (rc < 0)
         return rc;
     double *sums = sums_behind(t);
@@ -158,7 +176,10 @@ int validate_batch(trainer_t *t, const plan_batch_t *b, int *asked)
     report_progress(t, b);
     rc = t->poll(t);
     flags[0] = trainer_wants_stop(t);
-    flags[1] = save_is_due(t);
+    /* Gradients of an accumulation that is not finished are summed for a checkpoint, which may round
+     * otherwise. The epoch's end does so in any case, unless save=False: then it waits for the next
+     * optimiser step. */
+    flags[1] = (t->o->save || t->progress.last_ni == t->progress.last_opt_step) && save_is_due(t);
     if (rc == 0)
         rc = collective_sum(t->coll, flags, 2);
     *asked = (flags[0] > 0 ? TRAINER_STOP : 0) | (flags[1] > 0 ? TRAINER_SAVE : 0);

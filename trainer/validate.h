@@ -18,4 +18,12 @@ int validate_batch(trainer_t *t, const plan_batch_t *b, int *asked);
  * all. Collective. */
 int validate_end(trainer_t *t, ap_result_t *ap, double val_items[3]);
 
+/* Forward and suppression of the present batch, which brings counts and detections (t->val) to the host;
+ * with the loss where items is not NULL. times (may be NULL): nanoseconds in the model, and behind it,
+ * are added. */
+int validate_infer(trainer_t *t, float items[4], uint64_t times[2]);
+/* Matches the detections of image i of the batch with its boxes: rows behind t->val's, and its boxes
+ * counted in t->val.sums. */
+int validate_match(trainer_t *t, int32_t i);
+
 #endif

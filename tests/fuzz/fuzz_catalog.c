@@ -60,8 +60,10 @@ void fuzz_catalog(const uint8_t *data, size_t bytes)
         rc = catalog_open_memory(block, bytes, &c);
         fuzz_require(rc == 0, "a block with the right digest is refused");
     }
-    if (rc == 0)
+    if (rc == 0) {
         read_all(c);
+        (void)catalog_check_saved(c); /* as of a list that comes from a file */
+    }
     catalog_close(&c);
     free(block);
 }

@@ -85,7 +85,7 @@ typedef struct {
 static void put(zip_t *z, uint64_t value, int width)
 {
     for (int i = 0; i < width; i++)
-        z->data[z->used++] = i < 8 ? (uint8_t)(i < 8 ? value >> 8 * i : 0) : 0;
+        z->data[z->used++] = i < 8 ? (uint8_t)(value >> 8 * i) : 0;
 }
 
 static void put_bytes(zip_t *z, const void *data, size_t bytes)

@@ -466,7 +466,6 @@ int play_action(play_t *p, int gently)
             p->tally[i].done++;
             if (seconds > p->tally[i].longest_s)
                 p->tally[i].longest_s = seconds;
-            p->ended_by = i;
             return 0;
         }
         if (run_ended(&p->run, 0))

@@ -90,6 +90,8 @@ void growth_look(growth_t *g, const char *mark)
     pid_t pids[PROCESS_LIST];
     usage_t usage[PROCESS_LIST];
     int n = process_marked(mark, pids);
+    g->first = g->first ? g->first : n;
+    g->most = n > g->most ? n : g->most;
     for (int look = 0; look < LOOKS; look++) {
         for (int i = 0; i < n; i++) {
             usage_t now = usage_of(pids[i]);
@@ -140,6 +142,8 @@ static int judge(const growth_process_t *p)
 int growth_judge(const growth_t *g, growth_row_t *rows, int n_rows)
 {
     int rc = 0;
+    if (g->most > g->first)
+        rc = say_violation("%d processes when settled, and %d at first", g->most, g->first);
     for (int i = 0; i < g->n; i++) {
         const growth_process_t *p = &g->process[i];
         if (p->looks < 2)

@@ -14,10 +14,9 @@
 enum {
     GROWTH_PROCESSES = 256,
     GROWTH_WARM_S = 8, /* first epochs: buffers get the size that they need */
-    /* glibc returns freed memory in pieces of its trim threshold, 128 KiB, and moves that threshold
-     * up to twice the largest block freed; a run's largest are the loaders' decode buffers (a 640
-     * px image: 1.2 MiB) and the coordinator's answers (0.5 MiB). */
-    GROWTH_MEMORY_KB = 4096,
+    /* A loader's largest block is a decoded image (640 px: 1.2 MiB). A coordinator levels off 0.7
+     * MiB above its first look, after some 50 loaders have come and gone (measured). */
+    GROWTH_MEMORY_KB = 2048,
 };
 
 typedef struct {
@@ -33,6 +32,7 @@ typedef struct {
 } growth_process_t;
 
 typedef struct {
+    int first, most; /* processes of the run, settled: at the first look, and the most later */
     int n;
     growth_process_t process[GROWTH_PROCESSES];
 } growth_t;

@@ -35,7 +35,6 @@ typedef struct {
     uint64_t images_at_kill; /* when a loader was killed last */
     uint32_t kills_since;    /* kills without an image in between: RUN_DEATHS end a run */
     double ended_s;          /* when an action has ended the run; 0: it has not */
-    int ended_by;            /* that action */
 } play_t;
 
 typedef struct {

@@ -1,0 +1,14 @@
+/* A file written whole or not at all: under a temporary name beside it, to the disk, then named. It
+ * never takes the place of another. Any thread. */
+#ifndef SLUICE_TOOLS_WHOLEFILE_H
+#define SLUICE_TOOLS_WHOLEFILE_H
+
+#include <stddef.h>
+#include <sys/uio.h>
+
+/* ERR_CONFIG when path is there already: asked before minutes of work, and again by the next one. */
+int wholefile_is_free(const char *path);
+/* The parts one behind the other. ERR_ENV with the reason, and nothing is left behind. */
+int wholefile_write(const char *path, const struct iovec *parts, size_t n);
+
+#endif
