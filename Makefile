@@ -107,7 +107,7 @@ run: setup
 test: setup
 	@$(MAKE) --no-print-directory $(jobs) all tests $(BUILD)/soak
 	@$(MAKE) --no-print-directory $(jobs) BUILD=$(BUILD)-kill KILL_POINTS=1 all $(BUILD)-kill/tests/test_ring_rewind
-	@tests/run.sh $(BUILD)
+	@tests/run.sh $(BUILD) -j2
 tests: $(TESTS) $(BUILD)/tests/slowfs $(BUILD)/poorly $(BUILD)/wallclock.so
 bench: $(BENCHES)
 bench-%: $(BUILD)/tests/bench_%

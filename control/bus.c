@@ -303,7 +303,7 @@ static int bus_take(bus_t *bus, char *from, size_t *bytes)
     return bad || part != wanted ? -2 : 1;
 }
 
-static void bus_refuse(bus_t *bus, const char *from, const char *why)
+void bus_refuse(bus_t *bus, const char *from, const char *why)
 {
     bus->refused++;
     /* A peer that sends rubbish without end must not fill the log: powers of two are told. */

@@ -47,6 +47,9 @@ int bus_publish(bus_t *bus, const void *frame, size_t bytes);
 /* 1 a checked message, 0 none within timeout_ms (0: just look), negative on error. Refused frames
  * are logged, counted and skipped. */
 int bus_receive(bus_t *bus, int timeout_ms, bus_message_t *message);
+/* A message that passed the check and is refused for what it says: counted with the others. The
+ * first is logged, then at powers of two. from may be "". */
+void bus_refuse(bus_t *bus, const char *from, const char *why);
 uint64_t bus_refused(const bus_t *bus);
 
 #endif

@@ -30,6 +30,13 @@ const char *run_state_name(run_state_t state)
     return names[state];
 }
 
+const char *run_state_text(const coordinator_t *c)
+{
+    if (c->state == RUN_TRAINING && !run_trains(c))
+        return c->options.mode == OPT_MODE_VAL ? "validating" : "predicting";
+    return run_state_name(c->state);
+}
+
 /* Nobody is needed to watch. */
 static void open_watch(coordinator_t *c)
 {
@@ -267,6 +274,25 @@ void run_give_up(coordinator_t *c, int code, const char *fmt, ...)
     run_enter(c, RUN_STOPPING);
 }
 
+/* Stopped before the trainers were started. What a run that is resumed had to go on from is still
+ * there; before its folder is open nobody knows whether there is anything. */
+static void stop_before_training(coordinator_t *c, const char *who, int trains)
+{
+    c->code = c->resumed ? ERR_STOPPED : ERR_FAILED;
+    if (c->resumed)
+        snprintf(
+            c->text, sizeof c->text,
+            "stopped by %s before training went on; resume=%s goes on from the checkpoint that it "
+            "had",
+            who, c->run_dir);
+    else if (trains && c->options.resume[0])
+        snprintf(c->text, sizeof c->text, "stopped by %s before %s was opened", who,
+                 c->options.resume);
+    else
+        snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
+                 trains ? " before training began: there is no checkpoint" : "");
+}
+
 void run_interrupt(coordinator_t *c, const char *who)
 {
     c->interrupts++;
@@ -292,11 +318,8 @@ void run_interrupt(coordinator_t *c, const char *who)
         run_enter(c, RUN_STOPPING);
         return;
     }
-    if (c->code == 0) {
-        c->code = ERR_FAILED;
-        snprintf(c->text, sizeof c->text, "stopped by %s%s", who,
-                 trains ? " before training began: there is no checkpoint" : "");
-    }
+    if (c->code == 0)
+        stop_before_training(c, who, trains);
     run_enter(c, RUN_LEAVING);
     proc_kill(c, 0);
 }

@@ -26,7 +26,9 @@ __attribute__((format(printf, 4, 5))) static void reply(coordinator_t *c, const 
     wire_begin(&head, WIRE_REPLY, sizeof head + used);
     head.status = status;
     memcpy(frame, &head, sizeof head);
-    if (bus_send(c->bus, to, frame, sizeof head + used) < 0)
+    /* Who has gone without waiting for the answer wants none. */
+    int rc = bus_send(c->bus, to, frame, sizeof head + used);
+    if (rc < 0 && rc != ERR_GONE)
         log_line(LOG_INFO, "a request for a checkpoint was not answered: %s", err_text());
 }
 
@@ -36,8 +38,8 @@ void checkpoint_request(coordinator_t *c, const char *to)
         reply(c, to, ERR_FAILED, "the run is being stopped, and writes a checkpoint for that\n");
         return;
     }
-    if (c->state != RUN_TRAINING) {
-        reply(c, to, ERR_FAILED, "no checkpoint: the run is %s\n", run_state_name(c->state));
+    if (c->state != RUN_TRAINING || !run_trains(c)) {
+        reply(c, to, ERR_FAILED, "no checkpoint: the run is %s\n", run_state_text(c));
         return;
     }
     if (c->n_asks == RUN_ASKS) {

@@ -144,6 +144,14 @@ static void watch_scan(coordinator_t *c, uint64_t now)
     }
 }
 
+/* Whether the scribe is in the middle of writing something. */
+static int writes(coordinator_t *c, const proc_t *scribe)
+{
+    const board_page_t *page = board_page(c->board, scribe->page);
+    uint32_t phase = atomic_load_explicit(&page->phase, memory_order_relaxed);
+    return scribe->state == PROC_JOINED && (phase == BOARD_CHECKPOINT || phase == BOARD_WRITING);
+}
+
 /* Storage that takes long over one thing is named, and that nobody waits for it but the scribe. */
 static void watch_scribe(coordinator_t *c, uint64_t now)
 {
@@ -151,7 +159,7 @@ static void watch_scribe(coordinator_t *c, uint64_t now)
     const board_page_t *page = board_page(c->board, p->page);
     uint32_t phase = atomic_load_explicit(&page->phase, memory_order_relaxed);
     uint64_t since = atomic_load_explicit(&page->since_ns, memory_order_relaxed);
-    int busy = p->state == PROC_JOINED && (phase == BOARD_CHECKPOINT || phase == BOARD_WRITING);
+    int busy = writes(c, p);
     if (c->slow_ns && (!busy || since != c->slow_ns)) {
         if (p->state == PROC_JOINED)
             run_note(c, LOG_INFO, "the storage of %s answers again, after %.0f s", c->run_dir,
@@ -216,7 +224,7 @@ static void stop_failed(coordinator_t *c, const proc_t *p, uint64_t now)
     const proc_t *scribe = proc_scribe(c);
     double took = (double)(now - c->state_ns) / 1e9;
     const char *rest = c->weights_saved || c->resumed ? "; the checkpoint before it is whole" : "";
-    if (c->snapshots_pending > 0 && scribe->state != PROC_NONE)
+    if (c->snapshots_pending > 0 && scribe->state != PROC_NONE && writes(c, scribe))
         run_fail(c, ERR_FAILED,
                  "the checkpoint was not written within %.0f s (stop_deadline): the storage of %s "
                  "does not answer%s",

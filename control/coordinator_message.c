@@ -37,8 +37,9 @@ static void on_hello(coordinator_t *c, const bus_message_t *m)
     proc_t *p = proc_find(c, m->from);
     if (!p || p->state != PROC_STARTED || strcmp(h.token, c->token) != 0 || h.kind != p->kind ||
         h.index != p->index || h.incarnation != p->incarnation || h.pid != (uint32_t)p->child.pid) {
-        log_line(LOG_WARN, "a hello from %s (pid %u) was refused: no such process was started",
-                 m->from, h.pid);
+        char why[96];
+        snprintf(why, sizeof why, "a hello of pid %u, which was not started by this run", h.pid);
+        bus_refuse(c->bus, m->from, why);
         return;
     }
     if (strcmp(h.build, wire_build()) != 0) {
@@ -253,7 +254,7 @@ static void on_command(coordinator_t *c, const bus_message_t *m)
     wire_command_t cmd;
     memcpy(&cmd, m->frame, sizeof cmd);
     if (strcmp(cmd.token, c->token) != 0)
-        log_line(LOG_WARN, "a command with a wrong token was refused");
+        bus_refuse(c->bus, m->from, "a command with a wrong token");
     else
         status_answer(c, m->from, &cmd);
 }

@@ -30,6 +30,20 @@ static int ends_with(const char *text, const char *end)
     return n >= k && strcasecmp(text + n - k, end) == 0;
 }
 
+/* A table of layers in the working folder, which has its name or that without the letter of a scale
+ * (trainer/graph_table.c); else it is one of the tables that come with the program. */
+static int is_table_here(const char *model)
+{
+    char family[OPTIONS_PATH_BYTES];
+    const char *dot = strrchr(model, '.');
+    if (!dot || dot < model + 2 || (!ends_with(model, ".yaml") && !ends_with(model, ".yml")))
+        return 0;
+    if (access(model, F_OK) == 0)
+        return 1;
+    snprintf(family, sizeof family, "%.*s.yaml", (int)(dot - 1 - model), model);
+    return access(family, F_OK) == 0;
+}
+
 int resume_absolute(options_t *o, int digest_only)
 {
     char here[OPTIONS_PATH_BYTES], runs[OPTIONS_PATH_BYTES + 32];
@@ -40,7 +54,8 @@ int resume_absolute(options_t *o, int digest_only)
     CHECK_GOTO(make_absolute(o->resume, here), rc, fail);
     CHECK_GOTO(make_absolute(o->source, here), rc, fail);
     /* A model's name stays a name; a file's path does not. */
-    if (strchr(o->model, '/') || ends_with(o->model, ".safetensors") || ends_with(o->model, ".pt"))
+    if (strchr(o->model, '/') || ends_with(o->model, ".safetensors") ||
+        ends_with(o->model, ".pt") || is_table_here(o->model))
         CHECK_GOTO(make_absolute(o->model, here), rc, fail);
     if (digest_only)
         return 0;

@@ -216,6 +216,11 @@ void samples_issues(coordinator_t *c)
     if (warned_count(&c->warned))
         snprintf(warned, sizeof warned, ", %u used although their decoder warns",
                  warned_count(&c->warned));
+    if (!run_trains(c)) {
+        run_note(c, LOG_INFO, "%u images, %u left out%s", catalog_count(c->catalog, CATALOG_VAL),
+                 dropped, warned);
+        return;
+    }
     run_note(c, LOG_INFO,
              "data: %u training images (%u without objects), %u for validation, %u left out%s",
              catalog_count(c->catalog, CATALOG_TRAIN),

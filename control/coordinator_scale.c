@@ -96,7 +96,7 @@ static int refused(coordinator_t *c, uint32_t n, char *text, size_t bytes)
                       n);
     if (c->state != RUN_STARTING && c->state != RUN_TRAINING)
         return refuse(text, bytes, ERR_FAILED, "the number of loaders stays: the run is %s%s",
-                      run_state_name(c->state),
+                      run_state_text(c),
                       c->state < RUN_STARTING ? "; ask again when it starts" : "");
     /* What cannot be found out is no reason. */
     if (n <= c->workers || needs_limits(&limits) < 0)

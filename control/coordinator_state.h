@@ -196,6 +196,8 @@ typedef struct coordinator {
 /* coordinator.c */
 void run_enter(coordinator_t *c, run_state_t state);
 const char *run_state_name(run_state_t state);
+/* The same for the run that it is: a validation is not "training". */
+const char *run_state_text(const coordinator_t *c);
 /* Lists the run for commands, when the first worker has joined: from then on somebody takes the entry
  * away should this process be killed. */
 void run_register(coordinator_t *c);

@@ -130,7 +130,7 @@ static int status_json(coordinator_t *c, char *text, size_t bytes)
     json_begin(&j, text, bytes);
     json_object_begin(&j);
     json_key_string(&j, "run_dir", c->run_dir);
-    json_key_string(&j, "state", run_state_name(c->state));
+    json_key_string(&j, "state", run_state_text(c));
     json_key_number(&j, "since_s", seconds_since(c->state_ns));
     json_key_uint(&j, "epochs", c->plan.epochs);
     json_key_uint(&j, "epochs_done", c->first_epoch + c->epochs_done);
@@ -177,7 +177,7 @@ static int brief_json(coordinator_t *c, char *text, size_t bytes)
     json_key_int(&j, "pid", getpid());
     json_key_string(&j, "run_dir", c->run_dir);
     json_key_string(&j, "command", c->config->digest_only ? "digest" : "train");
-    json_key_string(&j, "state", run_state_name(c->state));
+    json_key_string(&j, "state", run_state_text(c));
     json_key_number(&j, "since_s", seconds_since(c->state_ns));
     json_key_number(&j, "age_s", seconds_since(c->start_ns));
     json_key_uint(&j, "epochs", c->plan.epochs);
@@ -254,8 +254,8 @@ static void put_files(const coordinator_t *c, page_t *t)
 static int status_text(coordinator_t *c, char *text, size_t bytes)
 {
     page_t t = {text, bytes, 0};
-    put(&t, "%s: %s for %.1f s", c->run_dir[0] ? c->run_dir : "sluice digest",
-        run_state_name(c->state), seconds_since(c->state_ns));
+    put(&t, "%s: %s for %.1f s", c->run_dir[0] ? c->run_dir : "sluice digest", run_state_text(c),
+        seconds_since(c->state_ns));
     if (c->plan.epochs)
         put(&t, ", %u of %u epochs done", c->first_epoch + c->epochs_done, c->plan.epochs);
     put(&t, "\n%-12s %7s  %-24s %10s\n", "process", "pid", "phase", "since");
@@ -307,8 +307,8 @@ void status_answer(coordinator_t *c, const char *to, const wire_command_t *comma
         n = snprintf(text, room, "ending at once, without a checkpoint\n");
     } else if (command->command == WIRE_CMD_STOP && c->interrupts > 0) {
         /* Asking again is no second Ctrl-C: a script that repeats itself loses no checkpoint. */
-        n = snprintf(text, room, "it is being stopped already: %s for %.0f s\n",
-                     run_state_name(c->state), seconds_since(c->state_ns));
+        n = snprintf(text, room, "it is being stopped already: %s for %.0f s\n", run_state_text(c),
+                     seconds_since(c->state_ns));
     } else if (command->command == WIRE_CMD_STOP) {
         run_interrupt(c, "sluice stop");
         n = c->state == RUN_STOPPING
@@ -320,7 +320,9 @@ void status_answer(coordinator_t *c, const char *to, const wire_command_t *comma
     if (n >= 0) {
         wire_begin(&reply, WIRE_REPLY, sizeof reply + (size_t)n);
         memcpy(frame, &reply, sizeof reply);
-        if (bus_send(c->bus, to, frame, sizeof reply + (size_t)n) < 0)
+        /* Who has gone without waiting for the answer wants none. */
+        int rc = bus_send(c->bus, to, frame, sizeof reply + (size_t)n);
+        if (rc < 0 && rc != ERR_GONE)
             log_line(LOG_INFO, "a command was not answered: %s", err_text());
     }
     free(frame);

@@ -15,6 +15,7 @@ typedef struct {
     char *root;                      /* what train and val are relative to, absolute */
     paths_t names;                   /* class names, at least one */
     paths_t entries[CATALOG_SPLITS]; /* folders and .txt lists that exist, absolute */
+    int images_too;                  /* an entry may be one image: source= of a prediction */
 } dataset_t;
 
 /* ERR_CONFIG if there is no such file, ERR_DATA if what it says cannot be used: names file and

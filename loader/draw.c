@@ -15,7 +15,7 @@ void draw_colour(uint32_t cls, uint8_t rgb[3])
 {
     double hue = fmod(cls * 0.61803398875, 1.0) * 6, part = fmod(hue, 1.0);
     const double low = 0.1, high = 0.95, up = low + (high - low) * part, down = high + low - up;
-    const double table[6][3] = {{high, up, low},  {down, high, low}, {low, high, up},
+    const double table[6][3] = {{high, up, low},   {down, high, low}, {low, high, up},
                                 {low, down, high}, {up, low, high},   {high, low, down}};
     for (int i = 0; i < 3; i++)
         rgb[i] = (uint8_t)lrint(255 * table[(int)hue % 6][i]);
@@ -67,7 +67,7 @@ void draw_label(const draw_canvas_t *c, float fx, float fy, const char *text, in
                 const uint8_t rgb[3])
 {
     static const uint8_t black[3] = {0, 0, 0}, white[3] = {255, 255, 255};
-    int scale = (line + 1) * 2 / 3;
+    int scale = (line + 1) / 2;
     int64_t step = (FONT_WIDTH + 1) * scale, high = (FONT_HEIGHT + 2) * scale, n = 0;
     for (const char *p = text; *p; p++)
         n += !is_continuation((unsigned char)*p);

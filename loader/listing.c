@@ -287,7 +287,7 @@ int listing_make(const dataset_t *d, catalog_split_t split, listing_seen_fn seen
             CHECK_GOTO(walk(l, entry, &trail), rc, fail);
         else if (strcasecmp(path_extension(entry), "txt") == 0)
             CHECK_GOTO(read_list(l, d, entry, &trail), rc, fail);
-        else if (name_kind(entry) != NAME_OTHER)
+        else if (d->images_too && name_kind(entry) != NAME_OTHER)
             CHECK_GOTO(add_image(l, entry), rc, fail);
         else {
             rc = err_set(ERR_DATA, "%s: neither a folder nor a .txt list of images", entry);

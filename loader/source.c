@@ -15,6 +15,7 @@ static int named_source(const char *source, dataset_t **out)
     dataset_t *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(ERR_ENV, "no memory for the list of images");
+    d->images_too = 1;
     d->file = path_absolute(source);
     d->root = d->file ? path_folder(d->file) : NULL;
     int rc = d->root ? 0 : err_set(ERR_ENV, "no memory for the path of source=%s", source);

@@ -1,6 +1,7 @@
 #include "tests/golden.h"
 
 #include "shm/err.h"
+#include "tests/draws.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -64,6 +65,96 @@ double golden_difference(const float *a, const float *b, int64_t count)
         scale = fmax(scale, fabs((double)b[i]));
     }
     return most / scale;
+}
+
+void golden_note(golden_worst_t *w, double difference, const char *name)
+{
+    if (!(difference >= 0))
+        fail_msg("%s is not a number", name);
+    if (difference >= w->worst) {
+        w->worst = difference;
+        snprintf(w->name, sizeof w->name, "%s", name);
+    }
+}
+
+void golden_say(const char *what, const golden_worst_t *w, double limit)
+{
+    print_message("golden: %s: %.2g of %.2g allowed (%s)\n", what, w->worst, limit, w->name);
+    if (!(w->worst <= limit))
+        fail_msg("%s: %s differs by %.3g, more than %.3g", what, w->name, w->worst, limit);
+}
+
+enum { PATTERNS = 8, ELEMENTS = 24, SUMMARY = 2 + PATTERNS + ELEMENTS }; /* store.py */
+
+static double compare_summary(const float *want, const char *name, const float *ours,
+                              uint64_t count, double floor)
+{
+    const double norm = fmax((double)want[0], floor), most = fmax((double)want[1], floor);
+    double square = 0, dot[PATTERNS] = {0};
+    uint32_t key[PATTERNS];
+    golden_worst_t w = {0};
+    for (uint32_t k = 0; k < PATTERNS; k++) {
+        char label[16];
+        snprintf(label, sizeof label, "pattern.%u", k);
+        key[k] = draws_key(label);
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        square += (double)ours[i] * (double)ours[i];
+        for (uint32_t k = 0; k < PATTERNS; k++)
+            dot[k] += (double)draws_at(key[k], i) * (double)ours[i];
+    }
+    golden_note(&w, fabs(sqrt(square) - (double)want[0]) / norm, name);
+    /* A projection of independent errors is of the size of their norm. */
+    for (uint32_t k = 0; k < PATTERNS; k++)
+        golden_note(&w, fabs(dot[k] - (double)want[2 + k]) / norm, name);
+    for (uint64_t k = 0; k < ELEMENTS; k++) {
+        double apart = (double)ours[k * count / ELEMENTS] - (double)want[2 + PATTERNS + k];
+        golden_note(&w, fabs(apart) / most, name);
+    }
+    return w.worst;
+}
+
+static const safetensors_entry_t *entry_or_summary(const safetensors_t *f, const char *name,
+                                                   int *summary)
+{
+    char full[160];
+    const safetensors_entry_t *e = safetensors_find(f, name);
+    snprintf(full, sizeof full, "summary.%s", name);
+    *summary = e == NULL;
+    return e ? e : golden_entry(f, full);
+}
+
+double golden_compare(const safetensors_t *f, const char *name, const float *ours, uint64_t count,
+                      double floor)
+{
+    int summary;
+    const safetensors_entry_t *e = entry_or_summary(f, name, &summary);
+    int64_t room;
+    const float *want = golden_f32(f, e->name, &room);
+    golden_worst_t w = {0};
+    if (summary) {
+        assert_int_equal(room, SUMMARY);
+        return compare_summary(want, name, ours, count, floor);
+    }
+    assert_int_equal(room, count);
+    const double scale = fmax(golden_largest(f, name), floor);
+    for (int64_t i = 0; i < room; i++)
+        golden_note(&w, fabs((double)ours[i] - (double)want[i]) / scale, name);
+    return w.worst;
+}
+
+double golden_largest(const safetensors_t *f, const char *name)
+{
+    int summary;
+    int64_t count;
+    const safetensors_entry_t *e = entry_or_summary(f, name, &summary);
+    const float *v = golden_f32(f, e->name, &count);
+    double most = 1e-30;
+    if (summary)
+        return (double)v[1];
+    for (int64_t i = 0; i < count; i++)
+        most = fmax(most, fabs((double)v[i]));
+    return most;
 }
 
 void golden_dev_open(golden_dev_t *d, int threads, uint64_t bytes)

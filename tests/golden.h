@@ -18,6 +18,24 @@ const safetensors_entry_t *golden_entry(const safetensors_t *f, const char *name
 /* max |a - b| / max |b|, at least 1e-30 below; NaN counts as infinite. */
 double golden_difference(const float *a, const float *b, int64_t count);
 
+/* The largest of many differences. */
+typedef struct {
+    double worst;
+    char name[128];
+} golden_worst_t;
+void golden_note(golden_worst_t *w, double difference, const char *name);
+/* One line for the table of trainer/README.md, "golden: WHAT: DIFFERENCE of LIMIT allowed (NAME)";
+ * fails the test if the difference is larger, or no number. */
+void golden_say(const char *what, const golden_worst_t *w, double limit);
+
+/* `ours` (count floats) against the tensor NAME, or where the file has only that, against
+ * summary.NAME (tests/reference/store.py): largest difference over the tensor's largest element
+ * (in projections: over its norm), or over `floor` where that is larger. Fails without either. */
+double golden_compare(const safetensors_t *f, const char *name, const float *ours, uint64_t count,
+                      double floor);
+/* Largest element of that tensor. */
+double golden_largest(const safetensors_t *f, const char *name);
+
 /* A CPU device with an arena that is handed out from the front and starts filled with NaN. */
 typedef struct {
     k_dev_t *dev;

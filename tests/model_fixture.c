@@ -73,21 +73,27 @@ void model_poison(model_t *m)
     poison(m, m->base, m->room);
 }
 
-void model_ready(model_t *m, uint64_t seed)
+void model_ready_with(model_t *m, const float *weights, const float *buffers)
 {
     const graph_sizes_t *s = graph_sizes(m->g);
     m->extra = m->base + m->room;
     const uint64_t bytes = m->extra + m->extra_bytes;
     check_device(m, m->dev->ops->reserve(m->dev, bytes), "reserve");
     poison(m, 0, bytes);
+    model_write(m, m->memory.weights, weights, s->weights * sizeof *weights);
+    model_write(m, m->memory.buffers, buffers, s->buffers * sizeof *buffers);
+    check_device(m, m->dev->ops->zero(m->dev, m->memory.grads, s->weights * sizeof(float)), "zero");
+}
+
+void model_ready(model_t *m, uint64_t seed)
+{
+    const graph_sizes_t *s = graph_sizes(m->g);
     float *weights = malloc(s->weights * sizeof *weights);
     float *buffers = malloc(s->buffers * sizeof *buffers);
     assert_non_null(weights);
     assert_non_null(buffers);
     weights_init(m->g, seed, weights, buffers);
-    model_write(m, m->memory.weights, weights, s->weights * sizeof *weights);
-    model_write(m, m->memory.buffers, buffers, s->buffers * sizeof *buffers);
-    check_device(m, m->dev->ops->zero(m->dev, m->memory.grads, s->weights * sizeof(float)), "zero");
+    model_ready_with(m, weights, buffers);
     free(weights);
     free(buffers);
 }

@@ -20,8 +20,10 @@ void model_open(model_t *m, const char *name, int32_t nc, int threads);
 /* Takes over a graph that the test has built. */
 void model_adopt(model_t *m, graph_t *g, int threads);
 void model_plan(model_t *m, graph_mode_t mode, int32_t n, int32_t h, int32_t w, graph_plan_t *plan);
-/* Reserves and poisons the arena, then uploads weights_init(seed) and zero gradients. */
+/* Reserves and poisons the arena, then uploads weights and buffers and zero gradients: those of
+ * weights_init(seed), or a test's own. */
 void model_ready(model_t *m, uint64_t seed);
+void model_ready_with(model_t *m, const float *weights, const float *buffers);
 /* NaN into the activation block (plans are free to reuse it). */
 void model_poison(model_t *m);
 void model_close(model_t *m);

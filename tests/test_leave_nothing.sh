@@ -75,14 +75,26 @@ child() { awk -v n="$1" '$1 == n { print $2; exit }' status.txt; }
 # hold PROCESS: it stands still where it is now, if it is still there.
 hold() { kill -STOP "$(child "$1")" 2>/dev/null; }
 
+# step PROCESS AWK-CONDITION: what takes a moment only is reached in small steps; it stands still there.
+step() {
+    until_status "\$1 == \"$1\""
+    stepped=$(child "$1") tries=0
+    until kill -STOP "$stepped" 2>/dev/null && "$sluice" status $pid >status.txt 2>status.err &&
+        awk "\$1 == \"$1\" && $2 { n++ } END { exit n == 0 }" status.txt; do
+        tries=$((tries + 1))
+        [ $tries -lt 1500 ] && kill -CONT "$stepped" 2>/dev/null || fail "$1 never stood still where $2"
+        sleep 0.01
+    done
+}
+
 reach() {
     case $1 in
     opening) return ;; # its pid is in status.txt already
     scan) until_status '$1 == "scan" || /: (starting|training)/' && hold scan ;;
     starting) until_status '$1 == "rank-0"' && hold rank-0 ;;
     training) until_status '$1 == "rank-0" && / [1-9][0-9]* images/' ;;
-    validation) until_status '$1 == "rank-0" && $3 == "validating"' && hold rank-0 ;;
-    checkpoint) until_status '$1 == "scribe" && $3 == "checkpointing"' && hold scribe ;;
+    validation) step rank-0 '$3 == "validating"' ;;
+    checkpoint) step scribe '$3 == "checkpointing"' ;;
     leaving)
         until_status '$1 == "rank-0" && / [1-9][0-9]* images/'
         hold loader-0

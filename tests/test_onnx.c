@@ -5,8 +5,6 @@
 #include "shm/err.h"
 #include "tests/onnx_case.h"
 #include "tests/onnx_read.h"
-#include "tests/scratch.h"
-#include "tools/commands.h"
 #include "trainer/graph_internal.h"
 #include "trainer/onnx.h"
 #include "trainer/onnx_proto.h"
@@ -16,14 +14,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 /* ---- the wire ---- */
@@ -533,95 +528,13 @@ static void test_metadata(void **state)
     end(&e);
 }
 
-/* ---- the command ---- */
-
-/* Standard output is cmocka's: what the command prints goes elsewhere meanwhile. */
-static int run_command(const char *const *words, int n)
-{
-    char copies[6][SCRATCH_PATH], *argv[8] = {copies[0]};
-    snprintf(copies[0], sizeof copies[0], "export");
-    for (int i = 0; i < n; i++) {
-        snprintf(copies[i + 1], sizeof copies[0], "%s", words[i]);
-        argv[i + 1] = copies[i + 1];
-    }
-    fflush(stdout);
-    const int kept = dup(1), none = open("/dev/null", O_WRONLY);
-    dup2(none, 1);
-    int rc = cmd_export(n + 1, argv);
-    fflush(stdout);
-    dup2(kept, 1);
-    close(kept);
-    close(none);
-    return rc;
-}
-
-static void refuses(const char *a, const char *b, const char *word)
-{
-    const char *const words[] = {a, b};
-    assert_int_equal(run_command(words, b ? 2 : 1), ERR_CONFIG);
-    if (!strstr(err_text(), word))
-        fail_msg("'%s' is not in: %s", word, err_text());
-}
-
-static int files_in(const char *folder)
-{
-    DIR *d = opendir(folder);
-    int n = -2; /* . and .. */
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
-static void test_command(void **state)
-{
-    (void)state;
-    char folder[SCRATCH_PATH], out[2 * SCRATCH_PATH];
-    scratch_begin(folder);
-    snprintf(out, sizeof out, "out=%.3000s/a.onnx", folder);
-    refuses("modle=yolo11n", NULL, "nearest is model=");
-    refuses("model=yolo11n", "dynamc=True", "nearest is dynamic=");
-    refuses(out, NULL, "model= is missing");
-    refuses("model=yolo11n", "format=torchscript", "format=torchscript");
-    refuses("model=yolo11n", "opset=16", "from 17 to 22");
-    refuses("model=yolo11n", "half=maybe", "True or False");
-    refuses("model=yolo11n", "conf=0.5", "needs nms=True");
-    refuses("model=yolo11n", "conf=x", "from 0 to 1");
-    refuses("model=yolo11n", "imgsz=64,", "imgsz=64,");
-    refuses("model=yolo11n", "imgsz=16", "imgsz=16");
-    refuses("model=yolo11n", "out=a.pt", "ends with .onnx");
-    refuses("model=yolo99z", out, "yolo99z");
-    refuses("model=/nowhere/best.pt", out, "best.pt");
-    refuses("model=best.pt", "seed=1", "seed=");
-    assert_int_equal(files_in(folder), 0);
-
-    const char *const words[] = {"model=yolo11n.yaml", out, "imgsz=50,90", "half=true"};
-    assert_int_equal(run_command(words, 4), 0);
-    assert_int_equal(files_in(folder), 1);
-    size_t bytes;
-    uint8_t *image = scratch_read(out + 4, &bytes);
-    read_model_t m;
-    assert_non_null(image);
-    onnx_read(image, bytes, &m);
-    check_graph(&m);
-    assert_string_equal(onnx_read_entry(&m, "imgsz"), "[64, 96]");
-    onnx_read_free(&m);
-    free(image);
-    /* What is there stays. */
-    assert_int_equal(run_command(words, 4), ERR_CONFIG);
-    assert_non_null(strstr(err_text(), "is there already"));
-    assert_int_equal(files_in(folder), 1);
-    scratch_end(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wire),       cmocka_unit_test(test_half),
         cmocka_unit_test(test_ten_models), cmocka_unit_test(test_options),
         cmocka_unit_test(test_fold),       cmocka_unit_test(test_refused_weights),
-        cmocka_unit_test(test_metadata),   cmocka_unit_test(test_command),
+        cmocka_unit_test(test_metadata),
     };
     const char *folder = getenv("SLUICE_ONNX_DUMP");
     if (folder) {

@@ -110,15 +110,22 @@ while [ $i -lt 50 ]; do
     i=$((i + 1))
     scale $((i * 7 % 6 + 1))
 done
+# Four of those that are to leave, one every hundredth of a second while the command is on its way and obeyed: no
+# more, for as many deaths without an image in between would end the run.
 kills=0
-for n in 6 1 6 2 6 1; do
-    scale $n
-    [ $n -eq 6 ] && until_true 15 loaders 6 && continue
-    for p in $(loader_pids); do
-        [ $kills -lt 12 ] && kill -KILL "$p" 2>/dev/null && kills=$((kills + 1))
+for n in 1 2 1 2; do
+    scale 6
+    until_true 15 loaders 6
+    leaving=$(loader_pids | tail -n 4)
+    "$sluice" scale $pid workers=$n >scale.out 2>&1 &
+    asked=$!
+    for p in $leaving; do
+        kill -KILL "$p" 2>/dev/null && kills=$((kills + 1))
+        sleep 0.01
     done
+    wait $asked || fail "storm: scale to $n: $(cat scale.out)"
 done
-[ $kills -ge 6 ] || fail "storm: only $kills loaders were caught leaving"
+[ $kills -ge 6 ] || fail "storm: only $kills loaders were still there to be killed"
 scale 3
 until_true 30 loaders 3
 n=$(grep -c '"event":"epoch"' runs/storm/events.jsonl)

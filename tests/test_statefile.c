@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -176,6 +177,30 @@ static void only_what_is_made_again_goes(void **state)
     scratch_end(folder);
 }
 
+/* A log of any size, or none, is no reason to refuse a resume. */
+static void a_log_that_is_too_large_stays(void **state)
+{
+    (void)state;
+    char folder[SCRATCH_PATH], path[SCRATCH_PATH + 64];
+    const off_t bytes = (off_t)300 << 20; /* a hole */
+    options_t o;
+    rundir_t d;
+    struct stat st;
+    scratch_begin(folder);
+    options_default(&o);
+    snprintf(o.project, sizeof o.project, "%s", folder);
+    snprintf(o.name, sizeof o.name, "run");
+    assert_int_equal(rundir_make(&o, &d), 0);
+    snprintf(path, sizeof path, "%s/run/events.jsonl", folder);
+    assert_int_equal(rundir_write(&d, "events.jsonl", "{}\n", 3, NULL, NULL), 0);
+    assert_int_equal(truncate(path, bytes), 0);
+    assert_int_equal(trim_events(&d, 2), 0);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size == bytes);
+    rundir_close(&d);
+    scratch_end(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +208,7 @@ int main(void)
         cmocka_unit_test(another_version_is_named),
         cmocka_unit_test(the_ledger_comes_back),
         cmocka_unit_test(only_what_is_made_again_goes),
+        cmocka_unit_test(a_log_that_is_too_large_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

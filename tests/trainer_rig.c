@@ -44,14 +44,14 @@ static int no_messages(trainer_t *t)
     return 0;
 }
 
-static int make_options(const char *const *words, uint32_t batch, uint32_t epochs, options_t *o)
+static int make_options(const rig_spec_t *spec, options_t *o)
 {
     options_default(o);
-    o->batch = (int)batch;
-    o->epochs = (int)epochs;
-    o->imgsz = RIG_SIZE;
-    for (int i = 0; words && words[i]; i++) {
-        int rc = options_set(o, words[i]);
+    o->batch = (int)spec->batch;
+    o->epochs = (int)spec->epochs;
+    o->imgsz = (int)spec->side;
+    for (int i = 0; spec->words && spec->words[i]; i++) {
+        int rc = options_set(o, spec->words[i]);
         if (rc < 0)
             return rc;
     }
@@ -65,17 +65,18 @@ static int make_memory(rig_t *r)
                                       .options = t->o,
                                       .catalog = t->w->catalog,
                                       .rank = t->rank,
-                                      .label_cap = RIG_LABELS,
+                                      .label_cap = r->spec.labels,
                                       .sgd = t->schedule.optimizer == OPT_OPTIM_SGD};
+    const int32_t side = (int32_t)r->spec.side;
     int rc = memory_plan(t->graph, t->dev, &request, &t->mem);
     if (rc == 0)
         rc = collective_open(t->w, r->collective_fd, t->rank, t->ranks,
                              t->sizes->weights + MEMORY_EXTRA, &t->coll);
     if (rc == 0)
-        rc = memory_reserve(&t->mem, t->dev, t->coll, &request, "yolo11n");
+        rc = memory_reserve(&t->mem, t->dev, t->coll, &request, r->spec.model);
     if (rc == 0)
-        rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->ranks),
-                        RIG_SIZE, RIG_SIZE, t->mem.activation, &t->train_plan);
+        rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->ranks), side,
+                        side, t->mem.activation, &t->train_plan);
     return rc == 0 ? trainer_host_alloc(t) : rc;
 }
 
@@ -103,12 +104,13 @@ static int make_ring(rig_t *r)
 {
     const plan_t *plan = r->t.plan;
     uint32_t train = plan->batch / plan->ranks, each[2];
-    uint64_t most = (uint64_t)train * RIG_SIZE * RIG_SIZE;
+    uint64_t most = (uint64_t)train * r->spec.side * r->spec.side;
     if (plan->n_val > 0 && (uint64_t)plan->val_batch * RIG_VAL_SIZE * RIG_VAL_SIZE > most)
         most = (uint64_t)plan->val_batch * RIG_VAL_SIZE * RIG_VAL_SIZE;
     const ring_config_t config = {.depth = 2,
                                   .cells = plan->n_val > 0 ? plan->val_batch : train,
-                                  .label_cap = RIG_LABELS,
+                                  .label_cap = r->spec.labels,
+                                  .digest = r->spec.digest,
                                   .image_bytes = most * 3};
     for (uint32_t i = 0; i < 2; i++) {
         plan_batch_t b = plan_locate(plan, i);
@@ -144,23 +146,41 @@ static int make_catalog(rig_t *r, uint32_t n_val)
 int trainer_rig_open(const rig_shared_t *s, uint32_t rank, uint32_t ranks, uint32_t batch,
                      uint32_t epochs, uint32_t n_val, const char *const *words, rig_t *r)
 {
+    const rig_spec_t spec = {.model = "yolo11n",
+                             .classes = RIG_CLASSES,
+                             .side = RIG_SIZE,
+                             .labels = RIG_LABELS,
+                             .images = batch,
+                             .batch = batch,
+                             .epochs = epochs,
+                             .n_val = n_val,
+                             .words = words};
+    return trainer_rig_open_as(s, rank, ranks, &spec, r);
+}
+
+int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
+                        const rig_spec_t *spec, rig_t *r)
+{
     char why[256];
     const k_open_t device = {.threads = 1, .deterministic = 1};
     trainer_t *t = &r->t;
     memset(r, 0, sizeof *r);
+    r->spec = *spec;
     r->ring_fd = r->catalog_fd = -1;
     r->collective_fd = s->collective_fd;
     rig_worker(s, rank, &r->w);
-    int rc = make_options(words, batch, epochs, &r->w.options);
+    int rc = make_options(spec, &r->w.options);
     if (rc < 0)
         return rc;
-    r->w.plan = (plan_t){.n_train = batch,
-                         .n_val = n_val,
+    r->w.plan = (plan_t){.seed = spec->seed,
+                         .n_train = spec->images,
+                         .n_val = spec->n_val,
                          .ranks = ranks,
-                         .batch = batch,
-                         .val_batch = 2 * batch / ranks,
-                         .imgsz = RIG_SIZE,
-                         .epochs = epochs};
+                         .batch = spec->batch,
+                         .val_batch = 2 * spec->batch / ranks,
+                         .imgsz = spec->side,
+                         .epochs = spec->epochs,
+                         .close_mosaic = spec->close_mosaic};
     t->w = &r->w;
     t->o = &r->w.options;
     t->plan = &r->w.plan;
@@ -168,17 +188,17 @@ int trainer_rig_open(const rig_shared_t *s, uint32_t rank, uint32_t ranks, uint3
     t->ranks = ranks;
     t->poll = no_messages;
     t->progress.best_epoch = -1;
-    if (n_val > 0 && (rc = make_catalog(r, n_val)) < 0)
+    if (spec->n_val > 0 && (rc = make_catalog(r, spec->n_val)) < 0)
         return rc;
     if ((rc = make_ring(r)) < 0)
         return rc;
     t->ops = k_cpu_ops();
     if (t->ops->open(&device, &t->dev, why, sizeof why) < 0)
         return err_set(ERR_ENV, "%s", why);
-    if ((rc = graph_build("yolo11n", RIG_CLASSES, &t->graph)) < 0)
+    if ((rc = graph_build(spec->model, (int32_t)spec->classes, &t->graph)) < 0)
         return rc;
     t->sizes = graph_sizes(t->graph);
-    schedule_init(&t->schedule, t->o, batch, plan_train_steps(t->plan), RIG_CLASSES);
+    schedule_init(&t->schedule, t->o, spec->images, plan_train_steps(t->plan), spec->classes);
     if ((rc = make_memory(r)) < 0 || (rc = step_init(t)) < 0)
         return rc;
     return make_weights(t);

@@ -12,9 +12,21 @@
 
 enum { RIG_CLASSES = 3, RIG_LABELS = 8, RIG_SIZE = 64, RIG_VAL_SIZE = 96 };
 
+/* Which training. trainer_rig_open has one of its own. */
+typedef struct {
+    const char *model;
+    uint32_t classes, side, labels; /* side: pixels; labels: room in a cell */
+    uint32_t images, batch, epochs; /* images of an epoch; batch is global */
+    uint32_t close_mosaic, seed;
+    uint32_t digest;          /* cells have one */
+    uint32_t n_val;           /* validated after the last epoch; a rig for the rig's own size */
+    const char *const *words; /* extra options, NULL-ended, may be NULL */
+} rig_spec_t;
+
 typedef struct {
     worker_t w;
     trainer_t t;
+    rig_spec_t spec;
     int ring_fd, collective_fd, catalog_fd;
 } rig_t;
 
@@ -34,6 +46,8 @@ void rig_worker(const rig_shared_t *s, uint32_t rank, worker_t *w);
  * px). words: extra options, NULL-ended, may be NULL. */
 int trainer_rig_open(const rig_shared_t *s, uint32_t rank, uint32_t ranks, uint32_t batch,
                      uint32_t epochs, uint32_t n_val, const char *const *words, rig_t *r);
+int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
+                        const rig_spec_t *spec, rig_t *r);
 void trainer_rig_close(rig_t *r);
 /* Fills the cells of batch t.seq: pictures first, first + 1, .. of an endless made-up set that
  * repeats after `images`, each with one or two bright rectangles whose colour is their class.

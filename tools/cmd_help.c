@@ -9,6 +9,8 @@
 
 const command_t commands[] = {
     {"train", cmd_train, "train a detector: from image files to weights with a measured mAP"},
+    {"val", cmd_val, "measure a trained model on a data set: P, R, mAP of each class"},
+    {"predict", cmd_predict, "find objects in images with a trained model, and draw them"},
     {"status", cmd_status, "show what every process of a run is doing"},
     {"ps", cmd_ps, "list the runs that are alive"},
     {"checkpoint", cmd_checkpoint, "write what a resume needs now, and go on"},
@@ -57,6 +59,68 @@ static void help_train(void)
          "a\n"
          "checkpoint.");
     options_help(print_line, NULL);
+}
+
+static void help_val(void)
+{
+    puts("sluice val model=FILE data=FILE [key=value ...]\n"
+         "\n"
+         "Measures a trained model on the images of `val` in the data set: precision, recall, "
+         "mAP50 and\n"
+         "mAP50-95 of all classes and of each, the confusion matrix (conf 0.25, IoU 0.45), time an "
+         "image.\n"
+         "model= is a run's folder, a .safetensors or a .pt file; its classes and the data set's "
+         "meet by\n"
+         "name. Results go to runs/detect/val: results.json, confusion_matrix.csv, and with "
+         "save_json=True\n"
+         "(also coco=True, --coco) predictions.json in COCO form: class numbers from 1, boxes x y "
+         "w h in\n"
+         "pixels of the file.\n"
+         "\n"
+         "imgsz is what the file says it was trained at, batch (on each device) 32: twice train's, "
+         "so that\n"
+         "the numbers are those of the training's own validation. rect=False makes squares. Other "
+         "options:\n"
+         "conf, iou, max_det, agnostic_nms, single_cls, device, workers, out=FOLDER, project, "
+         "name.\n"
+         "\n"
+         "  sluice val model=runs/detect/train data=defects.yaml\n"
+         "\n"
+         "Exit status: 0 done, 1 it failed or was stopped, 2 usage or configuration, 3 the data "
+         "set cannot\n"
+         "be used, 4 the machine cannot be used.");
+}
+
+static void help_predict(void)
+{
+    puts("sluice predict model=FILE source=PATH [key=value ...]\n"
+         "\n"
+         "Finds objects in an image, the images of a folder, or those that a .txt list names, and "
+         "draws\n"
+         "them with names and confidence on JPEGs in runs/detect/predict (save=False: none). "
+         "save_txt=True\n"
+         "writes labels/NAME.txt, a line an object: class, centre x and y, width, height as shares "
+         "of the\n"
+         "sides, confidence. save_json=True writes predictions.json, corners in pixels. Images of "
+         "one name\n"
+         "get -2, -3 ... behind it. Images are upright (EXIF); an image that cannot be used is "
+         "named and\n"
+         "counted, and the others go on.\n"
+         "\n"
+         "tile=1024 cuts larger images into tiles of so many of their pixels, which have "
+         "overlap=0.2 in\n"
+         "common at least, and puts the tiles' boxes together. The overlap must be wider than the "
+         "largest\n"
+         "object. imgsz is then the tile, else what the model was trained at. Other options: conf "
+         "(0.25),\n"
+         "iou, max_det (of a tile), agnostic_nms, batch (on each device, 1), device, workers, "
+         "out=FOLDER.\n"
+         "\n"
+         "  sluice predict model=runs/detect/train source=images/ tile=1024 save_txt=True\n"
+         "\n"
+         "Exit status: 0 done, 1 it failed or was stopped, 2 usage or configuration, 3 no image "
+         "could be\n"
+         "used, 4 the machine cannot be used.");
 }
 
 static void help_digest(void)
@@ -278,13 +342,12 @@ int cmd_help(int argc, char **argv)
         int (*run)(int, char **);
         void (*explain)(void);
     } pages[] = {
-        {cmd_train, help_train},           {cmd_digest, help_digest},
-        {cmd_status, help_status},         {cmd_stop, help_stop},
-        {cmd_scale, help_scale},           {cmd_files, help_files},
-        {cmd_sample, help_sample},         {cmd_model, help_model},
-        {cmd_import, help_import},         {cmd_help, help_help},
-        {cmd_version, help_version},       {cmd_ps, help_ps},
-        {cmd_checkpoint, help_checkpoint}, {cmd_export, help_export},
+        {cmd_train, help_train},     {cmd_digest, help_digest}, {cmd_val, help_val},
+        {cmd_predict, help_predict}, {cmd_status, help_status}, {cmd_stop, help_stop},
+        {cmd_scale, help_scale},     {cmd_files, help_files},   {cmd_sample, help_sample},
+        {cmd_model, help_model},     {cmd_import, help_import}, {cmd_help, help_help},
+        {cmd_version, help_version}, {cmd_ps, help_ps},         {cmd_checkpoint, help_checkpoint},
+        {cmd_export, help_export},
     };
     if (argc < 2) {
         help_all();

@@ -28,7 +28,11 @@ static void early_block(int argc, char **argv, char **envp)
 {
     sigset_t set;
     (void)envp;
-    if (argc < 2 || (strcmp(argv[1], "train") != 0 && strcmp(argv[1], "digest") != 0))
+    static const char *const runs[] = {"train", "val", "predict", "digest"};
+    int is_run = 0;
+    for (size_t i = 0; argc > 1 && i < sizeof runs / sizeof runs[0]; i++)
+        is_run |= strcmp(argv[1], runs[i]) == 0;
+    if (!is_run)
         return;
     early_set(&set);
     sigprocmask(SIG_BLOCK, &set, NULL);

@@ -1,4 +1,4 @@
-/* Ctrl-C before there is a run: `train` and `digest` end with a documented exit status from their
+/* Ctrl-C before there is a run: `train`, `val`, `predict` and `digest` end with a documented exit status from their
  * first instruction on, and not by the signal.
  *
  * The signals of an end (SIGINT, SIGTERM, SIGHUP unless ignored) are held back before the libraries

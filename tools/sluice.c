@@ -50,7 +50,8 @@ int main(int argc, char **argv)
         print_error();
         return err_exit_status(rc);
     }
-    if (command && (command->run == cmd_train || command->run == cmd_digest))
+    if (command && (command->run == cmd_train || command->run == cmd_digest ||
+                    command->run == cmd_val || command->run == cmd_predict))
         early_begin();
     if (!command) {
         rc = err_set(ERR_CONFIG, "'%s' is not a command; `sluice help` lists them", word);

@@ -12,7 +12,7 @@
 enum { STATE_HEADER_MOST = 16 << 20, STATE_DEPTH = 8, STATE_TEXT = 64 };
 /* As trainer/checkpoint.h writes them; a test holds both together. */
 enum { STATE_LEDGER_MOST = 1 << 20, STATE_ENTRY_NUMBERS = 6, STATE_ENTRY_BYTES = 48 };
-static const char statefile_kind[] = "sluice state 2";
+static const char statefile_kind[] = "sluice state 3";
 
 /* A cursor over JSON text. Every function returns 0, or -1 where the text is not what it must be.
  */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TRIM_MOST (256ull << 20) /* bytes of a file that is looked through */
@@ -16,8 +17,17 @@ static int trim_file(rundir_t *dir, const char *name, uint32_t done,
 {
     char *text;
     size_t bytes, kept = 0;
-    if (faccessat(dir->fd, name, F_OK, 0) != 0)
+    struct stat st;
+    if (fstatat(dir->fd, name, &st, 0) != 0)
         return 0;
+    if (S_ISREG(st.st_mode) && st.st_size > (off_t)TRIM_MOST) {
+        /* A log is no reason to refuse what can be trained on. */
+        log_line(
+            LOG_WARN,
+            "%s has %.0f MB and is left as it is: it may say twice what epochs behind %u come to",
+            name, (double)st.st_size / 1e6, done);
+        return 0;
+    }
     int rc = rundir_read(dir, name, TRIM_MOST, &text, &bytes);
     if (rc < 0)
         return rc;

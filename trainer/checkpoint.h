@@ -18,7 +18,7 @@
 #include "trainer/safetensors.h"
 #include "trainer/trainer.h"
 
-#define CHECKPOINT_KIND "sluice state 2"
+#define CHECKPOINT_KIND "sluice state 3"
 enum {
     CHECKPOINT_LEDGER = 6 /* numbers of an entry */,
     CHECKPOINT_LEDGER_MOST = 1 << 20 /* entries */

@@ -130,7 +130,8 @@ static int put_ledger(const checkpoint_state_t *s, safetensors_writer_t *w, uint
 static int put_regions(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *w)
 {
     const graph_sizes_t *sizes = graph_sizes(g);
-    uint64_t sum = 0;
+    /* The metadata too: a wrong digit there would lead to other batches. */
+    uint64_t sum = safetensors_writer_sum(w);
     int rc = put_region(w, "weights", s->weights, sizes->weights, &sum);
     if (rc == 0)
         rc = put_region(w, "momentum", s->m, sizes->weights, &sum);
@@ -407,7 +408,7 @@ static int read_regions(const graph_t *g, const safetensors_t *f, const char *or
                         checkpoint_state_t *s)
 {
     const graph_sizes_t *sizes = graph_sizes(g);
-    uint64_t sum = 0, expected = 0;
+    uint64_t sum = safetensors_metadata_sum(f, "checksum"), expected = 0;
     int rc = get_region(f, origin, "weights", sizes->weights, &s->weights, &sum);
     if (rc == 0)
         rc = get_region(f, origin, "momentum", sizes->weights, &s->m, &sum);

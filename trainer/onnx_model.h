@@ -40,7 +40,7 @@ typedef struct {
     int n;
 } onnx_attr_t;
 
-enum { ONNX_IN = 5, ONNX_OUT = 3, ONNX_ATTRS = 5 };
+enum { ONNX_IN = 64, ONNX_ATTRS = 5 };
 typedef struct {
     const char *op;
     int32_t in[ONNX_IN]; /* tensors; ONNX_ABSENT: left out */
@@ -66,7 +66,9 @@ int32_t onnx_take(onnx_model_t *m, const char *name, onnx_type_t type, const int
                   int n_dims, void *data);
 /* Small constants; equal ones are stored once. A scalar has n < 0: one value, no dimension. */
 int32_t onnx_ints(onnx_model_t *m, const int64_t *values, int n);
-int32_t onnx_float(onnx_model_t *m, float value, int scalar);
+int32_t onnx_floats(onnx_model_t *m, const float *values, int n, onnx_type_t type);
+/* Nearest half, ties to even; beyond 65504 infinite. */
+uint16_t onnx_half(float value);
 void onnx_metadata(onnx_model_t *m, const char *key, const char *value);
 
 /* Shorthands for operators with tensors alone: one, two inputs. */

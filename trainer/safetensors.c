@@ -1,5 +1,6 @@
 #include "trainer/safetensors.h"
 
+#include "control/wire.h"
 #include "shm/err.h"
 #include "trainer/readfile.h"
 #include "trainer/safetensors_json.h"
@@ -405,4 +406,20 @@ const char *safetensors_metadata(const safetensors_t *file, const char *key)
         found = bsearch(&wanted, file->metadata, (size_t)file->metadata_count,
                         sizeof *file->metadata, compare_keys);
     return found ? found->value : NULL;
+}
+
+uint64_t safetensors_pair_sum(const char *key, const char *value)
+{
+    return wire_mix(wire_checksum(key, strlen(key)), wire_checksum(value, strlen(value)));
+}
+
+uint64_t safetensors_metadata_sum(const safetensors_t *file, const char *except)
+{
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < file->metadata_count; i++) {
+        const metadata_t *m = &file->metadata[i];
+        if (strcmp(m->key, except) != 0)
+            sum += safetensors_pair_sum(m->key, m->value);
+    }
+    return sum;
 }

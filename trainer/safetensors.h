@@ -32,11 +32,18 @@ int32_t safetensors_count(const safetensors_t *file);
 const safetensors_entry_t *safetensors_at(const safetensors_t *file, int32_t i);
 const safetensors_entry_t *safetensors_find(const safetensors_t *file, const char *name);
 const char *safetensors_metadata(const safetensors_t *file, const char *key); /* NULL if absent */
+/* Over all metadata but the value of `except`, in whatever order; as safetensors_writer_sum gives it
+ * before `except` is added. */
+uint64_t safetensors_metadata_sum(const safetensors_t *file, const char *except);
 
 typedef struct safetensors_writer safetensors_writer_t;
 int safetensors_writer_new(safetensors_writer_t **w);
 void safetensors_writer_free(safetensors_writer_t **w);
 int safetensors_writer_metadata(safetensors_writer_t *w, const char *key, const char *value);
+/* Over the metadata so far. */
+uint64_t safetensors_writer_sum(const safetensors_writer_t *w);
+/* Of one pair: both sums add these. */
+uint64_t safetensors_pair_sum(const char *key, const char *value);
 /* data is copied now. */
 int safetensors_writer_add(safetensors_writer_t *w, const char *name, const char *dtype,
                            const int64_t *shape, int32_t ndim, const void *data, uint64_t bytes);

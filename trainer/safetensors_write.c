@@ -28,6 +28,7 @@ struct safetensors_writer {
     int32_t count, room;
     char *metadata; /* "key":"value",... as JSON, NUL-terminated; NULL if none */
     size_t metadata_bytes;
+    uint64_t metadata_sum;
     uint64_t data; /* bytes of all tensors */
 };
 
@@ -142,7 +143,13 @@ int safetensors_writer_metadata(safetensors_writer_t *w, const char *key, const 
     text += stjson_quote(text, value);
     *text = 0;
     w->metadata_bytes += more;
+    w->metadata_sum += safetensors_pair_sum(key, value);
     return 0;
+}
+
+uint64_t safetensors_writer_sum(const safetensors_writer_t *w)
+{
+    return w->metadata_sum;
 }
 
 /* Bytes that a shape asks for; -1 if it is not usable. */

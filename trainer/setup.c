@@ -83,7 +83,7 @@ static int build_model(trainer_t *t, const sources_t *s)
     int32_t nc = t->o->single_cls ? 1 : (int32_t)catalog_classes(t->w->catalog);
     if (s->weights)
         name = modelfile_info(s->weights)->model;
-    else if (s->state)
+    else if (s->state && modelfile_is(name)) /* the file need not be there any more */
         name = safetensors_metadata(s->state, "model");
     else if (!trains(t))
         return err_set(ERR_CONFIG,

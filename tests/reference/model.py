@@ -1,26 +1,12 @@
-"""The detectors yolo11 and yolov8, stated once in PyTorch, and the comparison with what the C program computes.
+"""The detectors yolo11 and yolov8 and their blocks, stated once in PyTorch.
 
-Written from facts/yolo.md 1.1 to 1.3. The C test writes weights, a batch and all its gradients:
-
-    SLUICE_MODEL_DUMP=/tmp/dump build/tests/test_model_golden
-    python tests/reference/model.py /tmp/dump
-
-compares every tensor whole (in float64 here), prints the largest differences, and writes
-tests/golden/model_*.safetensors: head outputs and small gradients whole, of the gradient of every convolution weight
-a summary (see test_model_golden.c).
+Written from facts/yolo.md 1.1 to 1.3. Names of modules are those of the state dict (facts/yolo.md 8.3).
 """
 import math
-import pathlib
-import sys
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
 from torch import nn
 
-import loss as loss_reference
-
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 SCALES = {
     "yolo11": {"n": (0.50, 0.25, 1024), "s": (0.50, 0.50, 1024), "m": (0.50, 1.00, 512), "l": (1.00, 1.00, 512),
                "x": (1.00, 1.50, 512)},
@@ -28,7 +14,6 @@ SCALES = {
                "x": (1.00, 1.25, 512)},
 }
 UP, JOIN = "up", "join"
-FLOOR = 3e-5
 # (from, repeats, kind, arguments); -1 is the row above.
 ROWS = {
     "yolo11": [
@@ -158,6 +143,19 @@ class C2PSA(nn.Module):
         return self.cv2(torch.cat([a, self.m(b)], 1))
 
 
+class DFL(nn.Module):
+    """Expectation of a distribution over 0..15, by side: (n, 64, a) -> (n, 4, a). Its weight is never trained."""
+
+    def __init__(self, bins=16):
+        super().__init__()
+        self.conv = nn.Conv2d(bins, 1, 1, bias=False).requires_grad_(False)
+        self.conv.weight.data[:] = torch.arange(bins).view(1, bins, 1, 1)
+
+    def forward(self, x):
+        n, _, a = x.shape
+        return self.conv(x.view(n, 4, -1, a).transpose(1, 2).softmax(1)).view(n, 4, a)
+
+
 class Detect(nn.Module):
     def __init__(self, nc, ch, legacy):
         super().__init__()
@@ -170,12 +168,15 @@ class Detect(nn.Module):
                                              nn.Sequential(Conv(c3, c3, 3, groups=c3), Conv(c3, c3)),
                                              nn.Conv2d(c3, nc, 1))
         self.cv3 = nn.ModuleList(branch(c) for c in ch)
+        self.dfl = DFL()
 
     def forward(self, maps):
         return [b(x) for b, x in zip(self.cv2, maps)], [b(x) for b, x in zip(self.cv3, maps)]
 
 
 class Detector(nn.Module):
+    """Images (n, 3, h, w) -> raw box and class logits of the three levels, as two lists."""
+
     def __init__(self, name, nc):
         super().__init__()
         family, scale = name[:-1], name[-1]
@@ -218,101 +219,3 @@ class Detector(nn.Module):
                 return block([pick(f) for f in source])
             else:
                 out.append(block(pick(source)))
-
-
-# ---- comparison ---------------------------------------------------------------------------------------------
-
-def pattern(k, count):
-    """The fixed pattern k of test_model_golden.c."""
-    h = np.arange(count, dtype=np.uint64) * 2654435761 + (k + 1) * 40503 & 0xFFFFFFFF
-    h ^= h >> 15
-    h = h * 2246822519 & 0xFFFFFFFF
-    h ^= h >> 13
-    return (h >> 8) / 8388608.0 - 1
-
-
-def summary(a):
-    a = a.ravel()
-    return np.concatenate([[np.sqrt((a * a).sum()), np.abs(a).max()], [(pattern(k, a.size) * a).sum() for k in range(8)],
-                           [a[k * a.size // 24] for k in range(24)]]).astype(np.float32)
-
-
-def nhwc(t):
-    return t.permute(0, 2, 3, 1)
-
-
-def load(model, dump):
-    own = model.state_dict()
-    missing = [k for k in own if k not in dump]
-    assert not missing, missing
-    model.load_state_dict({k: torch.from_numpy(dump[k].astype(np.float64) if dump[k].dtype == np.float32 else dump[k])
-                           for k in own})
-
-
-def gradients(name, dump, with_loss):
-    """Head outputs, loss items, gradients by name, running statistics after one forward."""
-    model = Detector(name, dump["cls.0"].shape[3]).double().train()
-    load(model, dump)
-    x = torch.from_numpy(dump["input"]).double().permute(0, 3, 1, 2)
-    box, cls = ([nhwc(t) for t in ts] for ts in model(x))
-    items = None
-    if with_loss:
-        gts = [torch.from_numpy(rows[:n]).double() for rows, n in zip(dump["gt"], dump["gt_count"])]
-        got = loss_reference.detect_loss(box, cls, gts)
-        items = np.array([float(torch.as_tensor(v).detach()) for v in got[:4]])
-        (sum(got[:3]) * len(x)).backward()
-    else:
-        sum((t * torch.from_numpy(dump[f"pattern.{kind}.{i}"])).sum()
-            for kind, maps in (("box", box), ("cls", cls)) for i, t in enumerate(maps)).backward()
-    grads = {k: p.grad.numpy() for k, p in model.named_parameters()}
-    stats = {k: v.numpy() for k, v in model.named_buffers() if "running" in k}
-    outputs = {f"{kind}.{i}": t.detach().numpy() for kind, maps in (("box", box), ("cls", cls))
-               for i, t in enumerate(maps)}
-    return outputs, items, grads, stats
-
-
-def worst_of(kind, pairs, floor=1e-30):
-    """pairs: name -> (ours, C's). Largest |difference| relative to the tensor's largest element, or to floor."""
-    rows = sorted(((np.abs(a - b).max() / max(np.abs(a).max(), floor), k) for k, (a, b) in pairs.items()), reverse=True)
-    print(f"  {kind}: {len(rows)} tensors, largest difference {rows[0][0]:.2e} ({rows[0][1]}), "
-          f"median {rows[len(rows) // 2][0]:.1e}")
-    return rows[0][0]
-
-
-def check(name, folder):
-    dump = load_file(f"{folder}/{name}.safetensors")
-    print(name)
-    golden, worst = {}, 0.0
-    for kind in ("linear", "loss"):
-        outputs, items, grads, stats = gradients(name, dump, kind == "loss")
-        if kind == "linear":
-            worst = max(worst, worst_of("head outputs", {k: (v, dump[k]) for k, v in outputs.items()}))
-            worst = max(worst, worst_of("running statistics", {k: (v, dump["linear." + k]) for k, v in stats.items()}))
-            golden |= outputs | {f"linear.{k}": v for k, v in stats.items() if ".0.bn" in k or "model.1.bn" in k}
-        else:
-            print(f"  loss items {items}, C {dump['items']}")
-            worst = max(worst, worst_of("loss", {"items": (items, dump["items"])}))
-            golden["items"] = items
-        # Some gradients are zero by construction (a bias whose effect the next normalisation removes) and
-        # otherwise rounding: they are measured against a small part of the model's largest gradient.
-        floor = FLOOR * max(np.abs(v).max() for v in grads.values())
-        golden[f"floor.{kind}"] = np.array([floor])
-        worst = max(worst, worst_of(f"gradients of {kind}", {k: (v, dump[f"{kind}.{k}"]) for k, v in grads.items()},
-                                    floor))
-        for k, v in grads.items():
-            if v.ndim == 1:
-                golden[f"{kind}.{k}"] = v
-            else:
-                golden[f"summary.{kind}.{k}"] = summary(v)
-    path = GOLDEN / f"model_{name}.safetensors"
-    save_file({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in golden.items()}, path)
-    path.chmod(0o644)
-    print(f"  {path.stat().st_size} bytes of golden numbers")
-    return worst
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    if max([check(name, sys.argv[1]) for name in ("yolo11n", "yolov8n")]) > 1e-3:
-        sys.exit("a difference is larger than 1e-3 of the largest element")
