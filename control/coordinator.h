@@ -93,8 +93,8 @@ typedef struct {
     uint32_t epochs_done; /* in this process's life */
     uint32_t best_epoch;  /* of those, 0-based; valid if has_map */
     int best_before;      /* one before the resume was better: best.safetensors is its */
-    int has_map, stopped_early, weights_saved;
-    double map50, map, last_map; /* of best_epoch; last: of the last */
+    int has_map, stopped_early, weights_saved; /* saved: there is a checkpoint to go on from */
+    double map50, map, last_map;               /* of best_epoch; last: of the last */
     double seconds;
     uint64_t stream;                /* digest runs */
     uint32_t left_out, bad, warned; /* files: by the scan, in training, used with a warning */

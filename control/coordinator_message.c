@@ -213,7 +213,7 @@ static void file_answered(coordinator_t *c, const wire_saved_t *s)
                  "the checkpoint of epoch %u was not written: %s; training goes on, and the next "
                  "one is tried as ever",
                  s->epoch + 1, s->text);
-    } else if (s->status == 0) {
+    } else if (s->status == 0 && strcmp(s->path, WIRE_STATE_PATH) == 0) {
         c->weights_saved = 1;
     }
     proc_send(c, proc_trainer(c, 0), s, sizeof *s);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A storage is taken to be gone when a third of so many other images or more could not be read: at a
- * tenth, which ends a run by itself, that is met by chance once in 500 trials. */
+ * tenth, which ends a run by itself, that is met by chance once in 100,000 trials of 48. */
 enum { GONE_PROBED = 20, GONE_SHARE = 3 };
 
 static const char *split_name(uint32_t split)

@@ -118,6 +118,9 @@ typedef struct {
     stream_digest_t stream; /* of all ranks; count 0 where the run does not ask for digests */
 } wire_epoch_end_t;
 
+/* What a resume needs, and the last file of a checkpoint: with it the checkpoint is there. */
+#define WIRE_STATE_PATH "weights/last.state.safetensors"
+
 /* A file image in snapshot memory: the scribe writes it under run_dir, whole or not at all. */
 typedef struct {
     wire_header_t head;

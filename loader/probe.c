@@ -66,7 +66,7 @@ static void probe_judge(probe_t *p)
 int probe_ask(probe_t *p, reader_t *reader, const catalog_t *catalog, catalog_split_t split)
 {
     uint64_t now = clock_ns();
-    if (catalog_count(catalog, split) < PROBE_FILES) {
+    if (catalog_count(catalog, split) < PROBE_LEAST) {
         p->probed = p->unread = 0;
         return 1;
     }

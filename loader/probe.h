@@ -11,7 +11,8 @@
 #include "loader/reader.h"
 
 enum {
-    PROBE_FILES = 24,
+    PROBE_FILES = 48,   /* tried, the same one twice perhaps */
+    PROBE_LEAST = 24,   /* of a split that is tried */
     PROBE_BYTES = 4096, /* that are read of each */
     PROBE_FRESH_MS = 2000,
     PROBE_PATIENCE_MS = 5000, /* then what has not answered counts as unread */
@@ -29,7 +30,7 @@ typedef struct {
 
 /* 1: p->probed and p->unread are a verdict on `split` that is fresh. 0: it is awaited, begun here
  * where it was not; ask again after the next reader_poll. Negative: ERR_ENV. A split of fewer
- * samples than PROBE_FILES is not tried: 1 and 0 of 0. */
+ * samples than PROBE_LEAST is not tried: 1 and 0 of 0. */
 int probe_ask(probe_t *p, reader_t *reader, const catalog_t *catalog, catalog_split_t split);
 /* Once no file is under way any more. */
 void probe_fini(probe_t *p);

@@ -530,7 +530,7 @@ static int read_request(void)
 {
     ssize_t n = read(device, buffer, sizeof buffer - 1);
     if (n < 0)
-        return errno == ENODEV ? 0 : 1; /* EINTR, ENOENT: a request that was withdrawn */
+        return errno == ENODEV ? 0 : 1; /* EAGAIN, ENOENT: a request that was withdrawn */
     buffer[n] = '\0';
     const struct fuse_in_header *in = (const struct fuse_in_header *)(const void *)buffer;
     if (in->opcode == FUSE_FORGET) {
@@ -551,7 +551,8 @@ static int read_request(void)
 static int mount_at(const char *where)
 {
     char options[128];
-    device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    /* A request may be withdrawn behind the poll that told of it: the read must not wait for another. */
+    device = open("/dev/fuse", O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (device < 0)
         return -1;
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other",

@@ -304,6 +304,28 @@ static void test_deadline(void **state)
     run_ranks(2, late_rank);
 }
 
+/* Rank 1 leaves, as after a stop that found it without data: the others do not wait for it. */
+static int leaving_rank(const rig_shared_t *s, uint32_t rank, uint32_t ranks)
+{
+    worker_t w;
+    collective_t *c;
+    double v = 1;
+    NEED(open_rank(s, rank, ranks, &w, &c) == 0);
+    NEED(collective_sum(c, &v, 1) == 0);
+    if (rank == 1)
+        board_set_phase(w.page, BOARD_STOPPING);
+    else
+        NEED(collective_sum(c, &v, 1) == ERR_STOPPED && strstr(err_text(), "rank 1 has left"));
+    collective_close(&c);
+    return 0;
+}
+
+static void test_leaving_rank(void **state)
+{
+    (void)state;
+    run_ranks(3, leaving_rank);
+}
+
 /* All ranks are stopped together, as a container that is paused, for longer than the deadline:
  * nobody gives up on the other for that. Rank 1 is busy when it happens. */
 static int paused_rank(const rig_shared_t *s, uint32_t rank, uint32_t ranks)
@@ -369,10 +391,11 @@ static void test_lifeline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allreduce),   cmocka_unit_test(test_small),
-        cmocka_unit_test(test_one_rank),    cmocka_unit_test(test_disagreement),
-        cmocka_unit_test(test_killed_rank), cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_lifeline),    cmocka_unit_test(test_paused_ranks),
+        cmocka_unit_test(test_allreduce),    cmocka_unit_test(test_small),
+        cmocka_unit_test(test_one_rank),     cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_killed_rank),  cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_lifeline),     cmocka_unit_test(test_paused_ranks),
+        cmocka_unit_test(test_leaving_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { TRAIN = 60, VAL = PROBE_FILES - 1, DEADLINE_MS = 20000 };
+enum { TRAIN = 60, VAL = PROBE_LEAST - 1, DEADLINE_MS = 20000 };
 
 typedef struct {
     char folder[SCRATCH_PATH], away[SCRATCH_PATH + 8];

@@ -61,7 +61,7 @@ tell() {
     tries=0
     until [ "$(grep -c '^ok' slowfs.log)" -gt "$told" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 100 ] || fail "slowfs does not hear '$*'"
+        [ $tries -lt 500 ] || fail "slowfs does not hear '$*'"
         sleep 0.02
     done
 }

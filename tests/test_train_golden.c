@@ -1,4 +1,4 @@
-/* Twenty steps of whole trainings against PyTorch (tests/reference/train_golden.py): the same
+/* Twenty steps of whole trainings against PyTorch (tests/reference/train_golden.py): the same drawn
  * weights, the same batches, SGD and AdamW with the warm-up of the schedule, accumulation, clip,
  * moving average.
  *
@@ -7,16 +7,17 @@
  * Their digests are in the golden file, the pixels are not. The steps are the trainer's step_train,
  * from a ring.
  *
- * With SLUICE_BATCH_DUMP=FILE the test writes batches and initial weights for train_golden.py
- * instead.
+ * With SLUICE_BATCH_DUMP=FILE the test writes the batches for train_golden.py instead.
  */
 #include "loader/cell.h"
 #include "loader/scan.h"
 #include "shm/err.h"
+#include "tests/draws.h"
 #include "tests/golden.h"
 #include "tests/scratch.h"
 #include "tests/trainer_rig.h"
 #include "tools/sample.h"
+#include "trainer/graph_internal.h"
 #include "trainer/step.h"
 #include "trainer/weights.h"
 
@@ -185,13 +186,14 @@ static void test_digests(void **state)
 static void test_loaders(void **state)
 {
     const set_t *s = *state;
-    const char *bin = getenv("SLUICE_BIN");
-    char command[2 * SCRATCH_PATH + 512], line[256];
+    char bin[SCRATCH_PATH];
+    assert_non_null(realpath(getenv("SLUICE_BIN") ? getenv("SLUICE_BIN") : "build/bin", bin));
+    char command[4 * SCRATCH_PATH + 512], line[256];
     int seen = 0;
     snprintf(command, sizeof command,
-             "XDG_RUNTIME_DIR='%s' timeout 60 '%s/sluice' digest data='%s' model=yolo11n imgsz=%d "
-             "batch=%d epochs=%d close_mosaic=%d workers=2 device=cpu 2>/dev/null",
-             s->folder, bin ? bin : "build/bin", s->yaml, SIDE, BATCH, EPOCHS, CLOSE_MOSAIC);
+             "cd '%s' && XDG_RUNTIME_DIR='%s' timeout 60 '%s/sluice' digest data='%s' "
+             "model=yolo11n imgsz=%d batch=%d epochs=%d close_mosaic=%d workers=2 device=cpu",
+             s->folder, s->folder, bin, s->yaml, SIDE, BATCH, EPOCHS, CLOSE_MOSAIC);
     FILE *p = popen(command, "r");
     assert_non_null(p);
     while (fgets(line, sizeof line, p)) {
@@ -216,7 +218,7 @@ typedef struct {
 
 /* CASES of train_golden.py. */
 static const train_case_t cases[] = {
-    {"yolo11n", "SGD", {"optimizer=SGD", "nbs=16", NULL}},
+    {"yolo11n", "SGD", {"optimizer=SGD", "lr0=0.005", "nbs=16", NULL}},
     {"yolo11n", "AdamW", {"optimizer=auto", "nbs=16", NULL}},
     {"yolov8n", "SGD", {"optimizer=SGD", "nbs=16", "cos_lr=True", NULL}},
     {"yolov8n", "AdamW", {"optimizer=AdamW", "lr0=0.001", "warmup_bias_lr=0.01", "nbs=16", NULL}},
@@ -235,6 +237,33 @@ static rig_spec_t spec_of(const set_t *s, const train_case_t *c)
                         .close_mosaic = CLOSE_MOSAIC,
                         .digest = 1,
                         .words = c->words};
+}
+
+/* Drawn weights, running statistics as of a new model. The head's last biases make its boxes small
+ * and its classes rare, so that from the first step on boxes overlap and every term of the loss has
+ * a part (as drawn, or new, most of its boxes are far too large to be assigned). */
+static void draw_start(trainer_t *t, const char *name)
+{
+    float *weights = calloc(t->sizes->weights, sizeof *weights);
+    float *drawn = calloc(t->sizes->weights, sizeof *drawn);
+    float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
+    float *ignored = calloc(t->sizes->buffers, sizeof *ignored);
+    assert_true(weights && drawn && buffers && ignored);
+    weights_init(t->graph, 0, weights, buffers);
+    draws_state(t->graph, name, 0, drawn, ignored);
+    for (int l = 0; l < K_LEVELS; l++) {
+        const graph_param_t *box = &t->graph->params[t->graph->box_bias[l]];
+        const graph_param_t *cls = &t->graph->params[t->graph->cls_bias[l]];
+        for (uint64_t i = 0; i < box->count; i++)
+            drawn[box->first + i] = -0.5f * (float)(i % K_REG_MAX);
+        memcpy(drawn + cls->first, weights + cls->first, cls->count * sizeof *drawn);
+    }
+    need(trainer_upload(t, t->mem.train.weights, drawn, t->mem.weight_bytes), "weights");
+    need(trainer_upload(t, t->mem.ema.weights, drawn, t->mem.weight_bytes), "weights");
+    free(weights);
+    free(drawn);
+    free(buffers);
+    free(ignored);
 }
 
 /* Plays the loader: the batch's cells into the ring's slot. */
@@ -282,8 +311,8 @@ static void compare_step(const safetensors_t *f, const train_case_t *c, const ri
     }
 }
 
-/* A few tensors after the last step, in the layout of the state dict; differences in parts of how
- * far the reference's training has moved the tensor. */
+/* A few tensors after the last step, in the layout of the state dict. Differences beyond one rounding
+ * of float32 a step, in parts of how far the reference's training has moved the tensor. */
 static void compare_end(const safetensors_t *f, const train_case_t *c, rig_t *r, int ema,
                         golden_worst_t *w)
 {
@@ -308,6 +337,9 @@ static void compare_end(const safetensors_t *f, const train_case_t *c, rig_t *r,
         snprintf(what, sizeof what, "moved.%s.%s", ema ? "ema" : "last", p->name);
         key_of(key, sizeof key, c, what);
         const double moved = *golden_f64(f, key, NULL);
+        double most = 0;
+        for (int64_t k = 0; k < count; k++)
+            most = fmax(most, fabs((double)want[k]));
         const float *region = (p->place == GRAPH_BUFFER ? buffers : weights) + p->first;
         assert_int_equal(count, p->count);
         for (int64_t k = 0; k < count; k++)
@@ -330,6 +362,7 @@ static void train(const set_t *s, const safetensors_t *f, const train_case_t *c)
     const rig_spec_t spec = spec_of(s, c);
     assert_int_equal(rig_share(1, &shared), 0);
     need(trainer_rig_open_as(&shared, 0, 1, &spec, &r), "rig");
+    draw_start(&r.t, c->model);
     for (int k = 0; k < STEPS; k++) {
         int asked;
         const plan_batch_t b = plan_locate(r.t.plan, r.t.seq);
@@ -347,9 +380,9 @@ static void train(const set_t *s, const safetensors_t *f, const train_case_t *c)
     snprintf(what, sizeof what, "%s, 20 steps of %s, losses", c->model, c->optimizer);
     golden_say(what, &w.loss, 1e-3);
     snprintf(what, sizeof what, "%s, 20 steps of %s, weights at the end", c->model, c->optimizer);
-    golden_say(what, &w.weights, 1e-2);
+    golden_say(what, &w.weights, 3e-2); /* PyTorch's own float32: 1e-2 */
     snprintf(what, sizeof what, "%s, 20 steps of %s, their average", c->model, c->optimizer);
-    golden_say(what, &w.ema, 1e-2);
+    golden_say(what, &w.ema, 3e-2);
 }
 
 static void test_trainings(void **state)
@@ -398,32 +431,15 @@ static void add_batches(const set_t *s, safetensors_writer_t *w)
     free(labels);
 }
 
-/* Initial weights of a model under MODEL/NAME. */
-static void add_weights(const set_t *s, safetensors_writer_t *w, const char *model)
-{
-    char prefix[32];
-    graph_t *g;
-    need(graph_build(model, (int32_t)catalog_classes(s->catalog), &g), model);
-    float *weights = calloc(graph_sizes(g)->weights, sizeof *weights);
-    float *buffers = calloc(graph_sizes(g)->buffers, sizeof *buffers);
-    assert_non_null(weights);
-    assert_non_null(buffers);
-    weights_init(g, s->plan.seed, weights, buffers);
-    snprintf(prefix, sizeof prefix, "%s/", model);
-    need(weights_store(g, weights, buffers, 0, prefix, w), model);
-    free(weights);
-    free(buffers);
-    graph_free(&g);
-}
-
 static void test_dump(void **state)
 {
     const set_t *s = *state;
     safetensors_writer_t *w;
     need(safetensors_writer_new(&w), "writer");
     add_batches(s, w);
-    add_weights(s, w, "yolo11n");
-    add_weights(s, w, "yolov8n");
+    const int32_t classes = (int32_t)catalog_classes(s->catalog);
+    need(safetensors_writer_add(w, "classes", "I32", (int64_t[]){1}, 1, &classes, sizeof classes),
+         "classes");
     const uint64_t bytes = safetensors_writer_bytes(w);
     void *image = malloc(bytes);
     assert_non_null(image);

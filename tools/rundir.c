@@ -158,6 +158,7 @@ static int unusable(const rundir_t *dir, const char *relative, uint64_t bytes)
 {
     int why = errno;
     struct stat st;
+    struct statvfs fs;
     double mb = (double)bytes / 1e6;
     if (fstat(dir->fd, &st) == 0 && st.st_nlink == 0)
         return err_set(
@@ -165,6 +166,11 @@ static int unusable(const rundir_t *dir, const char *relative, uint64_t bytes)
             "cannot write %s/%s: the run directory was removed while the run was on, and "
             "nothing can be kept there: stop the run",
             dir->path, relative);
+    if (why == ENOSPC && fstatvfs(dir->fd, &fs) == 0 && fs.f_files && fs.f_favail == 0)
+        return err_set(ERR_ENV,
+                       "cannot write %s: the file system of %s takes no more files (inodes), "
+                       "whatever their size: remove some; what had that name before is whole",
+                       relative, dir->path);
     if (why == ENOSPC || why == EDQUOT)
         return err_set(ERR_ENV,
                        "cannot write %s (%.1f MB): %s, %.1f MB are free in %s: free some; what had "
@@ -401,6 +407,24 @@ int rundir_copy(rundir_t *dir, const char *relative, const char *other, const vo
     return linked ? 0 : rundir_write(dir, other, data, bytes, NULL, NULL);
 }
 
+/* Bytes up to the last newline, in a file of `bytes`. What a machine's death leaves behind it may be
+ * long: file systems fill with zeros what they had promised room for. */
+static off_t whole_lines(int fd, off_t bytes)
+{
+    static char text[1 << 16];
+    for (off_t end = bytes; end > 0;) {
+        off_t start = end > (off_t)sizeof text ? end - (off_t)sizeof text : 0;
+        ssize_t n = pread(fd, text, (size_t)(end - start), start);
+        if (n != (ssize_t)(end - start))
+            return bytes; /* it cannot be read: it stays */
+        const char *newline = memrchr(text, '\n', (size_t)n);
+        if (newline)
+            return start + (newline - text) + 1;
+        end = start;
+    }
+    return 0;
+}
+
 int rundir_append(const rundir_t *dir, const char *relative, int *out)
 {
     const char *base;
@@ -417,10 +441,7 @@ int rundir_append(const rundir_t *dir, const char *relative, int *out)
         return rc;
     }
     /* Whole lines only: what a death cut short goes. */
-    char c = '\n';
-    off_t keep = end;
-    while (keep > 0 && pread(fd, &c, 1, keep - 1) == 1 && c != '\n')
-        keep--;
+    off_t keep = whole_lines(fd, end);
     if (keep < end && ftruncate(fd, keep) == 0)
         log_line(LOG_INFO, "cut off an incomplete last line of %s", relative);
     *out = fd;

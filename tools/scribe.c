@@ -38,7 +38,7 @@ static void tell_state(const statefile_t *state, wire_run_info_t *info)
 
 static int resume_state(scribe_t *s, wire_run_info_t *info, char **yaml, size_t *yaml_bytes)
 {
-    static const char name[] = "weights/last.state.safetensors";
+    static const char name[] = WIRE_STATE_PATH;
     statefile_t state;
     int fd = openat(s->dir.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
@@ -95,9 +95,6 @@ void scribe_close(scribe_t *s)
     partfiles_fini(&s->parts);
     free(s->ledger);
     s->ledger = NULL;
-    for (int i = 0; i < s->n_logs; i++)
-        close(s->logs[i].fd);
-    s->n_logs = 0;
     if (s->events >= 0)
         close(s->events);
     if (s->csv >= 0)
@@ -191,28 +188,20 @@ int scribe_log(scribe_t *s, const char *process, const char *lines, size_t bytes
     if (!valid_process(process))
         return err_set(ERR_FAILED, "'%s' is not a process's name", process);
     snprintf(path, sizeof path, "logs/%s.log", process);
-    int i = 0;
-    while (i < s->n_logs && strcmp(s->logs[i].name, process) != 0)
-        i++;
-    if (i == s->n_logs) {
-        int fd, rc = rundir_append(&s->dir, path, &fd);
-        if (rc < 0)
-            return rc;
-        if (i == SCRIBE_LOGS)
-            close(s->logs[--i].fd);
-        else
-            s->n_logs++;
-        snprintf(s->logs[i].name, sizeof s->logs[i].name, "%s", process);
-        s->logs[i].fd = fd;
-    }
-    return append_line(s, s->logs[i].fd, path, lines, bytes);
+    /* Opened for these lines alone: a run may have a thousand processes, and they rarely speak. */
+    int fd, rc = rundir_append(&s->dir, path, &fd);
+    if (rc < 0)
+        return rc;
+    rc = append_line(s, fd, path, lines, bytes);
+    close(fd);
+    return rc;
 }
 
 /* A new run in an old one's folder (exist_ok): its rows and what it could be resumed from are not
  * ours. Its weights stay until they are replaced, its events before ours. */
 static void replace_run(const scribe_t *s)
 {
-    const char *const gone[] = {"weights/last.state.safetensors", "results.csv", listfile_name};
+    const char *const gone[] = {WIRE_STATE_PATH, "results.csv", listfile_name};
     for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++)
         if (unlinkat(s->dir.fd, gone[i], 0) == 0)
             log_line(LOG_INFO, "exist_ok: %s of an earlier run removed", gone[i]);

@@ -13,7 +13,7 @@
 #include "tools/partfile.h"
 #include "tools/rundir.h"
 
-enum { SCRIBE_LOGS = 64, SCRIBE_YAML_MOST = 1 << 18 };
+enum { SCRIBE_YAML_MOST = 1 << 18 };
 
 typedef struct {
     rundir_t dir;
@@ -23,11 +23,6 @@ typedef struct {
     int list_fd;        /* memfd of the sample list; -1: none */
     int has_list;       /* the run directory has the sample list that this run goes on with */
     board_page_t *page; /* NULL in tests */
-    struct {
-        char name[48];
-        int fd;
-    } logs[SCRIBE_LOGS];
-    int n_logs;
     wire_ledger_t *ledger; /* owned; of the run to resume, wire_run_info_t.ledger entries */
     int begun;             /* args.yaml is there: the run has begun */
     int resumed;

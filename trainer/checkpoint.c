@@ -216,7 +216,7 @@ static int put_state(trainer_t *t, const checkpoint_point_t *p, const regions_t 
         return rc;
     rc = checkpoint_state_image(t->graph, &s, w);
     if (rc == 0)
-        rc = snapshot_add(t->snapshot, w, "weights/last.state.safetensors", NULL);
+        rc = snapshot_add(t->snapshot, w, WIRE_STATE_PATH, NULL);
     safetensors_writer_free(&w);
     return rc;
 }

@@ -155,6 +155,13 @@ static int missing_error(collective_t *c, uint32_t rank, uint32_t op, uint64_t w
                    p ? board_phase_name(phase) : "not on the status board");
 }
 
+/* A rank that leaves has done all that it will: a stop found it without data. */
+static int has_left(collective_t *c, uint32_t rank)
+{
+    const board_page_t *p = page_of(c, rank);
+    return p && atomic_load_explicit(&p->phase, memory_order_relaxed) == BOARD_STOPPING;
+}
+
 /* First rank that has not arrived at c->met, or -1. */
 static int first_missing(const collective_t *c)
 {
@@ -188,6 +195,10 @@ static int meet(collective_t *c, uint32_t op)
         int rc = look_around(c);
         if (rc < 0)
             return rc;
+        /* Seen missing before, for it may have arrived as it left. */
+        if (missing == watched && has_left(c, (uint32_t)missing))
+            return err_set(ERR_STOPPED, "rank %u: rank %d has left before %s number %llu", c->rank,
+                           missing, op_name(op), (unsigned long long)c->seq);
         int excused;
         uint64_t now = clock_ns(), seen = life_sign(c, (uint32_t)missing, &excused);
         if (missing != watched || seen != sign || excused || now - looked > COLL_LATE_NS)

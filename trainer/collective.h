@@ -4,8 +4,8 @@
  * Every call is made by all ranks in the same order; sequence number, operation and count of each
  * are written beside the data and compared: a difference ends the run with both named. Waits look
  * every 100 ms at the hub's abort word and at the coordinator's lifeline, and give up after the
- * deadline unless the missing rank's board page shows progress or waits for data. Owner: the
- * trainer's one thread.
+ * deadline unless the missing rank's board page shows progress or waits for data. A missing rank that
+ * has left ends them with ERR_STOPPED. Owner: the trainer's one thread.
  */
 #ifndef SLUICE_TRAINER_COLLECTIVE_H
 #define SLUICE_TRAINER_COLLECTIVE_H
