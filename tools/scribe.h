@@ -17,12 +17,12 @@ enum { SCRIBE_YAML_MOST = 1 << 18 };
 
 typedef struct {
     rundir_t dir;
-    int events, csv;    /* growing files */
-    uint64_t lost;      /* lines that could not be written since the last that could */
-    int snapshot_fd;    /* memfd; -1: none */
-    int list_fd;        /* memfd of the sample list; -1: none */
-    int has_list;       /* the run directory has the sample list that this run goes on with */
-    board_page_t *page; /* NULL in tests */
+    int events, csv;       /* growing files */
+    uint64_t lost;         /* lines that could not be written since the last that could */
+    int snapshot_fd;       /* memfd; -1: none */
+    int list_fd;           /* memfd of the sample list; -1: none */
+    int has_list;          /* the run directory has the sample list that this run goes on with */
+    board_page_t *page;    /* NULL in tests */
     wire_ledger_t *ledger; /* owned; of the run to resume, wire_run_info_t.ledger entries */
     int begun;             /* args.yaml is there: the run has begun */
     int resumed;
