@@ -192,8 +192,9 @@ static int check_disk(coordinator_t *c)
 {
     struct stat st, list;
     uint64_t mb = 1000000;
-    if (c->disk_free == 0 || fstat(c->snapshot_fd, &st) != 0 || fstat(c->catalog_fd, &list) != 0)
-        return 0; /* not known */
+    if (!run_trains(c) || c->disk_free == 0 || fstat(c->snapshot_fd, &st) != 0 ||
+        fstat(c->catalog_fd, &list) != 0)
+        return 0; /* no checkpoints, or not known */
     /* A resumed run's disk holds one of them already. */
     uint64_t need = c->resumed ? (uint64_t)st.st_size / 2 : (uint64_t)(st.st_size + list.st_size);
     if (need <= c->disk_free)

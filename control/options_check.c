@@ -98,6 +98,8 @@ static int check_mode(const options_t *o)
         return err_set(ERR_CONFIG, "resume= goes on with a training; there is none here");
     if (o->tile > 0 && o->tile < 32)
         return err_set(ERR_CONFIG, "tile=%d: 32 pixels are the least", o->tile);
+    if (o->mode == OPT_MODE_PREDICT && o->tile == 0 && options_was_set(o, "overlap"))
+        return err_set(ERR_CONFIG, "overlap= is of tiles: it needs tile=");
     return 0;
 }
 

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#define SPOOL_NAME "drawing.spool" /* in the run directory; removed when all is drawn */
+#define SPOOL_NAME "drawing.spool" /* in the run directory until it is drawn, nameless */
 enum {
     SPOOL_NAME_BYTES = 256,
     SPOOL_PATH_BYTES = 4096,

@@ -21,7 +21,7 @@ enum { DRAW_QUALITY = 90, DRAW_FILE_MOST = 1 << 30, DRAW_LABEL = 320 };
 
 typedef struct {
     const char *run_dir;
-    int dir, lifeline;
+    int dir, lifeline, spool;
     long first, step, parent;
     picture_limits_t limits;
     decode_t *decode;
@@ -43,7 +43,7 @@ static int number(const char *text, long *value)
 
 static int parse(int argc, char **argv, drawer_t *d)
 {
-    d->lifeline = -1;
+    d->lifeline = d->spool = -1;
     for (int i = 1; i + 1 < argc; i++) {
         long value;
         int rc = 0;
@@ -56,11 +56,14 @@ static int parse(int argc, char **argv, drawer_t *d)
         } else if (strcmp(argv[i], "--lifeline") == 0) {
             rc = number(argv[i + 1], &value);
             d->lifeline = (int)value;
+        } else if (strcmp(argv[i], "--spool") == 0) {
+            rc = number(argv[i + 1], &value);
+            d->spool = (int)value;
         }
         if (rc < 0)
             return rc;
     }
-    if (!d->run_dir || d->lifeline < 0 || d->step < 1)
+    if (!d->run_dir || d->lifeline < 0 || d->spool < 0 || d->step < 1)
         return err_set(ERR_CONFIG, "--draw is started by `sluice predict`");
     /* The parent's death is ours, as a worker's (control/worker.h). */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
@@ -225,10 +228,9 @@ int draw_main(int argc, char **argv)
     CHECK_GOTO(options_load_yaml(&o, path), rc, done);
     d.limits = decode_limits(&o);
     CHECK_GOTO(decode_new(&d.decode), rc, done);
-    snprintf(path, sizeof path, "%.4000s/%s", d.run_dir, SPOOL_NAME);
     d.dir = open(d.run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    in = fopen(path, "re");
-    rc = d.dir >= 0 && in ? draw_spool(&d, in) : err_sys(ERR_ENV, "cannot open %s", path);
+    in = d.dir >= 0 ? fdopen(d.spool, "r") : NULL;
+    rc = in ? draw_spool(&d, in) : err_sys(ERR_ENV, "cannot open %s", d.run_dir);
 done:
     if (rc < 0)
         printf("failed %s\n", err_text());

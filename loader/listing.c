@@ -290,7 +290,8 @@ int listing_make(const dataset_t *d, catalog_split_t split, listing_seen_fn seen
         else if (d->images_too && name_kind(entry) != NAME_OTHER)
             CHECK_GOTO(add_image(l, entry), rc, fail);
         else {
-            rc = err_set(ERR_DATA, "%s: neither a folder nor a .txt list of images", entry);
+            rc = err_set(ERR_DATA, "%s: neither %sa folder nor a .txt list of images", entry,
+                         d->images_too ? "an image, " : "");
             goto fail;
         }
     }
@@ -299,7 +300,7 @@ int listing_make(const dataset_t *d, catalog_split_t split, listing_seen_fn seen
     return 0;
 fail:
     listing_fini(l);
-    return err_add(rc, "%s images", dataset_split_name(split));
+    return err_add(rc, "%s images", d->images_too ? "source" : dataset_split_name(split));
 }
 
 void listing_fini(listing_t *l)

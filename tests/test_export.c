@@ -80,6 +80,7 @@ static void test_command(void **state)
     refuses("model=yolo99z", out, "yolo99z");
     refuses("model=/nowhere/best.pt", out, "best.pt");
     refuses("model=best.pt", "seed=1", "seed=");
+    refuses("model=/", out, "no weights/best.safetensors");
     assert_int_equal(files_in(folder), 0);
 
     const char *const words[] = {"model=yolo11n.yaml", out, "imgsz=50,90", "half=true"};

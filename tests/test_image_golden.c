@@ -27,7 +27,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { SIDE = 64, FILES = 5, LABELS = 3, SEED = 5, EPOCHS = 3, CELLS = 4, CAP = 64 };
+enum { SIDE = 64, FILES = 5, LABELS = 12, SEED = 5, EPOCHS = 3, CELLS = 4, CAP = 128 };
 
 /* What two pictures share, over all cases of a kind. */
 typedef struct {
@@ -376,6 +376,7 @@ static void check_set(set_t *s, const safetensors_t *f, const char *word, int st
     char name[64], what[64];
     shared_t pixels = {.step = step};
     golden_worst_t boxes = {0};
+    int64_t rows = 0;
     cell_maker_t *m;
     const cell_config_t config = {
         .catalog = s->catalog, .plan = &s->plan, .options = &s->options, .ledger = &s->ledger};
@@ -391,6 +392,7 @@ static void check_set(set_t *s, const safetensors_t *f, const char *word, int st
         int64_t count;
         const float *want = golden_f32(f, name, &count);
         assert_int_equal(meta.n_labels, count / 5);
+        rows += count / 5;
         for (int64_t k = 0; k < count; k++)
             golden_note(&boxes, fabs((double)((float *)labels)[k] - (double)want[k]), name);
     }
@@ -399,6 +401,7 @@ static void check_set(set_t *s, const safetensors_t *f, const char *word, int st
     say(what, &pixels, least);
     snprintf(what, sizeof what, "labels of whole cells (%s)", word);
     golden_say(what, &boxes, 1e-6); /* of the cell's side */
+    assert_true(rows > 5 * EPOCHS * CELLS / 2);
 }
 
 static void test_cells(void **state)

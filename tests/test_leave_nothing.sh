@@ -278,8 +278,8 @@ for wait in 0 0.002 0.005 0.01 0.02 0.04 0.08; do
         epochs=500 project="$work/runs" name=early >early.out 2>&1 </dev/null &
     pid=$!
     until [ "$(readlink /proc/$pid/exe)" = "$(readlink -f "$sluice")" ] || ! kill -0 $pid 2>/dev/null; do :; done
-    # Its libraries are there: before, the kernel knows no program that could take the signal.
-    until grep -q libzmq /proc/$pid/maps 2>/dev/null || ! kill -0 $pid 2>/dev/null; do :; done
+    # Its first instruction has run, which holds SIGINT back (bit 1): before, no program is there that could take it.
+    until grep -q '^SigBlk:.*[2367abef]$' /proc/$pid/status 2>/dev/null || ! kill -0 $pid 2>/dev/null; do :; done
     sleep $wait
     kill -INT $pid
     wait $pid

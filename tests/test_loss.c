@@ -79,9 +79,8 @@ static void test_ciou_reference(void **state)
         memcpy(g + 4 * i, &d, sizeof d);
     }
     double dv = golden_difference(value, want, n / 4), dg = golden_difference(g, grad, n);
-    print_message("ciou: value %.1e, gradient %.1e\n", dv, dg);
-    assert_true(dv < 1e-5);
-    assert_true(dg < 1e-4);
+    golden_say("CIoU", &(golden_worst_t){dv, "value"}, 1e-5);
+    golden_say("CIoU, gradient", &(golden_worst_t){dg, "gradient"}, 1e-4);
     safetensors_free(&f);
 }
 
@@ -186,6 +185,13 @@ static double compare_levels(golden_dev_t *d, const safetensors_t *f, const char
     return most / scale;
 }
 
+static golden_worst_t one(const char *name, double difference)
+{
+    golden_worst_t w = {0};
+    golden_note(&w, difference, name);
+    return w;
+}
+
 static void check_case(const char *name, int threads)
 {
     safetensors_t *f = golden_open(name);
@@ -209,9 +215,10 @@ static void check_case(const char *name, int threads)
     for (int i = 0; i < 4; i++)
         di = fmax(di, fabs((double)items[i] - (double)want[i]) / fmax(1e-6, fabs((double)want[i])));
     double db = compare_levels(&d, f, "dbox", p.dbox), dc = compare_levels(&d, f, "dcls", p.dcls);
-    print_message("%s, %d threads: items %.1e, scores %.1e, dbox %.1e, dcls %.1e\n", name, threads,
-                  di, dw, db, dc);
-    assert_true(di < 1e-4 && dw < 1e-4 && db < 1e-4 && dc < 1e-4);
+    golden_say("loss items", (golden_worst_t[]){one(name, di)}, 1e-4);
+    golden_say("target scores", (golden_worst_t[]){one(name, dw)}, 1e-4);
+    golden_say("gradients of box logits", (golden_worst_t[]){one(name, db)}, 1e-4);
+    golden_say("gradients of class logits", (golden_worst_t[]){one(name, dc)}, 1e-4);
     golden_dev_close(&d);
     safetensors_free(&f);
 }
@@ -220,10 +227,52 @@ static void test_reference(void **state)
 {
     (void)state;
     check_case("loss_random", 1);
+    check_case("loss_wide", 1);
+    check_case("loss_wide", 4);
     check_case("loss_crafted", 1);
     check_case("loss_crafted", 3);
     check_case("loss_empty", 2);
     check_case("loss_single", 1);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    float x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* Equal anchors on both sides of the top ten's border, and two equal boxes: whichever is taken, the
+ * loss, the number of anchors and their weights are the same (tests/reference/loss_golden.py). */
+static void test_ties(void **state)
+{
+    (void)state;
+    safetensors_t *f = golden_open("loss_ties");
+    golden_dev_t d;
+    golden_dev_open(&d, 2, ARENA);
+    k_detect_loss_t p = problem(&d, f, 0);
+    float items[4], *weights;
+    int64_t n, found = 0;
+    run(&d, &p, items);
+    assign_t a;
+    cpu_dev_t *dev = cpu_dev(d.dev);
+    assert_int_equal(assign_open(dev, &p, cpu_ptr(dev, p.work), &a), 0);
+    const float *want = golden_f32(f, "weights", &n), *sums = golden_f32(f, "items", NULL);
+    weights = malloc((size_t)a.head.anchors * sizeof *weights);
+    for (int32_t i = 0; i < a.head.anchors; i++)
+        if (a.owner[i] >= 0)
+            weights[found++] = a.weight[i];
+    assert_int_equal(found, n);
+    assert_true(n == 10 && want[0] > 1e-3f); /* the top ten of both boxes are the same ten */
+    qsort(weights, (size_t)n, sizeof *weights, by_size);
+    golden_say("ties: target scores",
+               (golden_worst_t[]){one("loss_ties", golden_difference(weights, want, n))}, 1e-4);
+    golden_say("ties: loss items",
+               (golden_worst_t[]){one("loss_ties", golden_difference(items, sums, 4))}, 1e-4);
+    free(weights);
+    golden_dev_close(&d);
+    safetensors_free(&f);
 }
 
 /* ---- central differences ---- */
@@ -537,12 +586,13 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ciou_numbers),    cmocka_unit_test(test_ciou_reference),
-        cmocka_unit_test(test_dfl_numbers),     cmocka_unit_test(test_expectation),
-        cmocka_unit_test(test_reference),       cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_no_boxes),        cmocka_unit_test(test_far_background),
-        cmocka_unit_test(test_sum_over_images), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_tiny_box),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ciou_numbers),   cmocka_unit_test(test_ciou_reference),
+        cmocka_unit_test(test_dfl_numbers),    cmocka_unit_test(test_expectation),
+        cmocka_unit_test(test_reference),      cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_differences),    cmocka_unit_test(test_no_boxes),
+        cmocka_unit_test(test_far_background), cmocka_unit_test(test_sum_over_images),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_tiny_box),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -40,6 +41,33 @@ static void sources_win_in_their_order(void **state)
     unlink(cfg + 4);
     assert_int_equal(run_options(4, argv, &o, words, &n), ERR_CONFIG);
     assert_non_null(strstr(err_text(), cfg + 4));
+    rmdir(dir);
+}
+
+static void a_folder_stands_for_its_weights(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/sluice-options-XXXXXX", weights[64], file[128], path[256];
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(run_weights(dir, path, sizeof path), ERR_CONFIG);
+    assert_non_null(strstr(err_text(), "there is no weights/best.safetensors"));
+    snprintf(weights, sizeof weights, "%s/weights", dir);
+    assert_int_equal(mkdir(weights, 0777), 0);
+    static const char *const names[] = {"last", "best"}; /* best goes before last */
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s.safetensors", weights, names[i]);
+        fclose(fopen(file, "w"));
+        assert_int_equal(run_weights(dir, path, sizeof path), 1);
+        assert_string_equal(path, file);
+    }
+    assert_int_equal(run_weights(file, path, sizeof path), 0);
+    assert_int_equal(run_weights("yolo11n", path, sizeof path), 0);
+    assert_int_equal(run_weights(dir, path, 8), ERR_CONFIG);
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s.safetensors", weights, names[i]);
+        unlink(file);
+    }
+    rmdir(weights);
     rmdir(dir);
 }
 
@@ -86,6 +114,7 @@ static void the_programs_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_folder_stands_for_its_weights),
         cmocka_unit_test(sources_win_in_their_order),
         cmocka_unit_test(resume_reads_no_file),
         cmocka_unit_test(the_programs_are_found),

@@ -218,7 +218,7 @@ typedef struct {
 
 /* CASES of train_golden.py. */
 static const train_case_t cases[] = {
-    {"yolo11n", "SGD", {"optimizer=SGD", "lr0=0.005", "nbs=16", NULL}},
+    {"yolo11n", "SGD", {"optimizer=SGD", "lr0=0.003", "nbs=16", NULL}},
     {"yolo11n", "AdamW", {"optimizer=auto", "nbs=16", NULL}},
     {"yolov8n", "SGD", {"optimizer=SGD", "nbs=16", "cos_lr=True", NULL}},
     {"yolov8n", "AdamW", {"optimizer=AdamW", "lr0=0.001", "warmup_bias_lr=0.01", "nbs=16", NULL}},

@@ -21,7 +21,7 @@ fail() {
 run() {
     want=$1 name=$2
     shift 2
-    timeout 100 "$bin/sluice" "$@" >"$name.out" 2>&1 </dev/null
+    timeout 300 "$bin/sluice" "$@" >"$name.out" 2>&1 </dev/null
     rc=$?
     [ $rc -eq "$want" ] || fail "$name: exit status $rc, not $want"
 }
@@ -165,10 +165,36 @@ sort -k6,6 tiles/labels/wide.txt | awk 'NR == FNR { a[NR] = $0; n = NR; next }
 run 0 turned predict model=$model source=turned.jpg device=cpu out=turned
 has turned.out 'turned.jpg: 96x192 '
 
+# ---- a run's folder is a model elsewhere too ----
+run 0 exported export model=$model out=model.onnx
+[ -s model.onnx ] || fail 'exported: no file'
+run 0 again train data=data/data.yaml model=$model imgsz=32 batch=8 epochs=1 close_mosaic=0 device=cpu workers=1 name=again
+has again.out 'transferred 499 of 499 tensors from .*weights/best.safetensors'
+
+# Killed while it draws: nothing of what was to be drawn stays behind, and no process.
+i=0
+while [ $i -lt 40 ]; do cp wide.bmp mixed/w$i.bmp && i=$((i + 1)); done
+cat >own/sluice-loader <<LOADER
+#!/bin/sh
+case " \$* " in *' --draw '*) echo \$\$ >>"$work/drawers" && exec sleep 60 ;; esac
+exec "$bin/sluice-loader" "\$@"
+LOADER
+own/sluice predict model=$model source=mixed device=cpu workers=1 out=cut >cut.out 2>&1 </dev/null &
+pid=$! i=0
+while [ ! -s drawers ] && [ $i -lt 600 ]; do sleep 0.1 && i=$((i + 1)); done
+[ -s drawers ] && kill -KILL $pid || fail "cut: no drawing began"
+wait $pid 2>/dev/null
+left=$(find cut -name '*.spool' -o -name '*.jpg')
+[ -z "$left" ] || fail "cut: $left stays"
+kill -KILL $(cat drawers) 2>/dev/null
+
 # ---- refusals ----
 run 2 fresh predict model=yolo11n source=wide.bmp
 run 2 nowhere predict model=$model source=nowhere
 run 2 train_key val model=$model data=data/data.yaml tile=96
+run 2 no_tile predict model=$model source=wide.bmp overlap=0.5
+has no_tile.out 'overlap= .*tile='
+run 2 root predict model=$model source=wide.bmp out=/
 sed 's/mid/dull/' data/data.yaml >data/other.yaml
 run 2 names val model=$model data=data/other.yaml device=cpu
 has names.out 'does not know 1 of the data set.s 2 classes (dull)'

@@ -2,6 +2,7 @@
 #include "control/text.h"
 #include "shm/err.h"
 #include "tools/commands.h"
+#include "tools/run_options.h"
 #include "tools/wholefile.h"
 #include "trainer/import.h"
 #include "trainer/onnx.h"
@@ -20,7 +21,8 @@ typedef struct {
     long long batch, opset, max_det, seed;
     double conf, iou;
     int dynamic, half, nms;
-    char path[PATH_MAX]; /* of the file to write */
+    char weights[PATH_MAX]; /* of a run that was named by its folder */
+    char path[PATH_MAX];    /* of the file to write */
 } request_t;
 
 /* ---- words ---- */
@@ -109,6 +111,12 @@ static int check(request_t *r, const word_t *words, int n)
     if (strcasecmp(r->format, "onnx") != 0)
         return err_set(ERR_CONFIG, "export: format=%s: onnx is the format that is written",
                        r->format);
+    /* Without a slash it is a model's name, also where a folder is called so. */
+    int folder = strchr(r->model, '/') ? run_weights(r->model, r->weights, sizeof r->weights) : 0;
+    if (folder < 0)
+        return err_add(folder, "export");
+    if (folder > 0)
+        r->model = r->weights;
     for (int i = 0; i < n; i++) {
         const char *key = words[i].key;
         if (!words[i].given)

@@ -219,7 +219,9 @@ static void help_scale(void)
         "RUN as in `sluice help status`.\n"
         "\n"
         "Exit status: 0 changed, or as it was; 1 the run is not at work; 4 memory, open files or\n"
-        "processes do not suffice, and the number stays (the sentence has the arithmetic).");
+        "processes do not suffice, and the number stays (the sentence has the arithmetic); 2 a "
+        "wrong "
+        "word.");
 }
 
 static void help_files(void)
@@ -234,7 +236,9 @@ static void help_files(void)
          "its name\n"
          "in runs/detect, or a live run as in `sluice help status`; runs that are over have theirs "
          "too.\n"
-         "--json prints the events themselves, a line each.");
+         "--json prints the events themselves, a line each.\n"
+         "\n"
+         "Exit status: 0 listed; 1 there is no such run, or it has no events; 2 a wrong word.");
 }
 
 static void help_sample(void)
@@ -285,9 +289,13 @@ static void help_export(void)
          "Writes a model as ONNX: normalisation folded into the convolutions, decoding in the "
          "graph, "
          "and the\n"
-         "metadata that the usual tools look for. X is a .safetensors or .pt file, or a name as in "
-         "yolo11n\n"
-         "for fresh weights. Without out= the file lies beside X; it must not be there yet.\n"
+         "metadata that the usual tools look for. X is a run's folder, a .safetensors or a .pt "
+         "file, "
+         "or a\n"
+         "name as in yolo11n for fresh weights. Without out= the file lies beside the weights; it "
+         "must "
+         "not\n"
+         "be there yet.\n"
          "\n"
          "  format=onnx         the one format there is\n"
          "  imgsz=640           side of the input, or height,width; as X was trained, else 640\n"

@@ -16,14 +16,21 @@
 #include <unistd.h>
 
 /* A wrong name is told before the data set is read. Whether a file can be used is the trainer's to
- * find out; a table that lies here goes before a built-in one, and its path is kept. */
+ * find out; a table that lies here goes before a built-in one, and its path is kept. A folder needs a
+ * slash to be one: a model's name stays that where a folder is called so. */
 static int check_model(options_t *o)
 {
     char path[OPTIONS_PATH_BYTES];
     graph_t *graph = NULL;
     const char *dot = strrchr(o->model, '.');
     int is_table = dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
-    if (strchr(o->model, '/') || (dot && !is_table))
+    if (strchr(o->model, '/')) {
+        int folder = run_weights(o->model, path, sizeof path);
+        if (folder > 0)
+            memcpy(o->model, path, sizeof path);
+        return folder < 0 ? folder : 0;
+    }
+    if (dot && !is_table)
         return 0;
     if (is_table && access(o->model, F_OK) == 0) {
         snprintf(path, sizeof path, "./%.*s", OPTIONS_PATH_BYTES - 3, o->model);

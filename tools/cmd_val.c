@@ -1,18 +1,35 @@
 /* sluice val: a trained model's measures on a data set. */
 #include "tools/commands.h"
 
+#include "control/text.h"
 #include "shm/err.h"
 #include "tools/evaluate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { VAL_NAME = 24, VAL_MATRIX = 12 /* classes of a confusion matrix that is printed */ };
+enum { VAL_NAME = 24, VAL_CELL = 8 /* columns of a name */ };
+enum { VAL_MATRIX = 12 /* classes of a confusion matrix that is printed */ };
+
+/* A name in so many columns, to the right; a character is one, and is never cut in two. */
+static void put_name(FILE *out, const char *name, int columns)
+{
+    uint32_t character;
+    const char *end = name;
+    int n = 0;
+    for (; n < columns && *end; n++) {
+        size_t bytes = text_utf8(end, &character);
+        end += bytes ? bytes : 1;
+    }
+    fprintf(out, "%*s%.*s", columns - n, "", (int)(end - name), name);
+}
 
 static void class_row(FILE *out, const char *name, const wire_class_t *k)
 {
-    fprintf(out, "  %*.*s %8u %10u %8.3f %8.3f %8.3f %9.3f\n", VAL_NAME, VAL_NAME, name, k->images,
-            k->instances, k->precision, k->recall, k->map50, k->map);
+    fputs("  ", out);
+    put_name(out, name, VAL_NAME);
+    fprintf(out, " %8u %10u %8.3f %8.3f %8.3f %9.3f\n", k->images, k->instances, k->precision,
+            k->recall, k->map50, k->map);
 }
 
 /* Rows are what was predicted, columns what was there. */
@@ -22,11 +39,13 @@ static void print_matrix(FILE *out, const coordinator_measured_t *m)
     if (m->n_confused == 0 || side > VAL_MATRIX + 1)
         return;
     fprintf(out, "  %*s", VAL_NAME, "predicted \\ actual");
-    for (uint32_t i = 0; i < side; i++)
-        fprintf(out, " %8.8s", i + 1 < side ? catalog_class_name(m->catalog, i) : "(none)");
     for (uint32_t i = 0; i < side; i++) {
-        fprintf(out, "\n  %*.*s", VAL_NAME, VAL_NAME,
-                i + 1 < side ? catalog_class_name(m->catalog, i) : "(none)");
+        fputc(' ', out);
+        put_name(out, i + 1 < side ? catalog_class_name(m->catalog, i) : "(none)", VAL_CELL);
+    }
+    for (uint32_t i = 0; i < side; i++) {
+        fputs("\n  ", out);
+        put_name(out, i + 1 < side ? catalog_class_name(m->catalog, i) : "(none)", VAL_NAME);
         for (uint32_t k = 0; k < side; k++) {
             int here =
                 at < m->n_confused && m->confused[at].predicted == i && m->confused[at].actual == k;

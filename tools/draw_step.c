@@ -7,6 +7,7 @@
 #include "shm/err.h"
 #include "shm/futex.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,18 +31,22 @@ typedef struct {
     drawer_t drawers[DRAWERS_MOST];
     int n;
     unsigned long drawn, bad;
-    char failed[512]; /* the first reason of a drawer */
+    char failed[512];         /* the first reason of a drawer */
+    int spools[DRAWERS_MOST]; /* the file of what is to be drawn, opened for each; it has no name */
     uint64_t moved_ns;
 } drawing_t;
 
 static int start(drawing_t *d, int i, int of)
 {
-    char program[OPTIONS_PATH_BYTES + 32], first[16], step[16];
+    char program[OPTIONS_PATH_BYTES + 32], first[16], step[16], spool[16];
     snprintf(program, sizeof program, "%s/sluice-loader", d->step->bin_dir);
     snprintf(first, sizeof first, "%d", i);
     snprintf(step, sizeof step, "%d", of);
-    const char *args[] = {"--draw", d->step->run_dir, first, step, NULL}, *env[] = {NULL};
-    const supervise_spec_t spec = {.program = program, .args = args, .env = env};
+    snprintf(spool, sizeof spool, "%d", d->spools[i]);
+    const char *args[] = {"--draw", d->step->run_dir, first, step, "--spool", spool, NULL};
+    const char *env[] = {NULL};
+    const supervise_spec_t spec = {
+        .program = program, .args = args, .env = env, .fds = &d->spools[i], .n_fds = 1};
     int rc = supervise_spawn(&spec, &d->drawers[i].child);
     if (rc == 0)
         d->n++;
@@ -165,18 +170,35 @@ static int judge(const drawing_t *d)
     return 0;
 }
 
+/* Opened as often as there are drawers, who each have a place in it, and without its name from here on:
+ * whatever is killed now, nothing of it stays. */
+static int take_spool(drawing_t *d, const char *path, int of)
+{
+    int rc = 0;
+    for (int i = 0; i < of; i++) {
+        d->spools[i] = rc == 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+        if (d->spools[i] < 0 && rc == 0)
+            rc = err_sys(ERR_ENV, "cannot open %s", path);
+    }
+    unlink(path);
+    return rc;
+}
+
 int draw_step(const draw_step_t *step)
 {
     char spool[OPTIONS_PATH_BYTES + 32];
-    int rc = 0, of = step->workers > 0 ? step->workers : arena_cpus("");
+    int of = step->workers > 0 ? step->workers : arena_cpus("");
     of = of < 1 ? 1 : of > DRAWERS_MOST ? DRAWERS_MOST : of;
     snprintf(spool, sizeof spool, "%s/%s", step->run_dir, SPOOL_NAME);
     if (access(spool, F_OK) != 0)
         return 0;
     drawing_t *d = calloc(1, sizeof *d);
-    if (!d)
+    if (!d) {
+        unlink(spool);
         return err_set(ERR_ENV, "no memory to draw with");
+    }
     d->step = step;
+    int rc = take_spool(d, spool, of);
     for (int i = 0; rc == 0 && i < of; i++)
         rc = start(d, i, of);
     if (rc < 0)
@@ -187,12 +209,14 @@ int draw_step(const draw_step_t *step)
         rc = judge(d);
     for (int i = 0; i < d->n; i++)
         supervise_close(&d->drawers[i].child);
+    for (int i = 0; i < of; i++)
+        if (d->spools[i] >= 0)
+            close(d->spools[i]);
     if (d->bad > 0) {
         char text[96];
         snprintf(text, sizeof text, "%lu images were not drawn", d->bad);
         step->say(step->user, text);
     }
-    unlink(spool);
     free(d);
     return rc;
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SHOW_NS = 200000000, CONSOLE_BYTES = 256 << 10, CONSOLE_END_MS = 2000 };
@@ -120,7 +119,7 @@ static int put_out(evaluate_command_t *e, const char *out, const char **words, i
     size_t length = strlen(out);
     while (length > 1 && out[length - 1] == '/')
         length--;
-    if (length == 0 || length + 2 > sizeof folder)
+    if (length == 0 || (length == 1 && out[0] == '/') || length + 2 > sizeof folder)
         return err_set(ERR_CONFIG, "out=%s: a folder is needed", out);
     if (out[0] != '/' && !getcwd(here, sizeof here))
         return err_sys(ERR_ENV, "the working folder cannot be found: cd to one that is there");
@@ -158,23 +157,14 @@ static int translate(evaluate_command_t *e, int argc, char **argv, opt_mode_t mo
     return 0;
 }
 
-/* A run's folder stands for its best weights. */
 static int resolve_model(options_t *o)
 {
-    struct stat st;
     char path[OPTIONS_PATH_BYTES];
-    if (stat(o->model, &st) == 0 && S_ISDIR(st.st_mode)) {
-        static const char *const names[] = {"best", "last"};
-        for (int i = 0; i < 2; i++) {
-            int n = snprintf(path, sizeof path, "%s/weights/%s.safetensors", o->model, names[i]);
-            if (n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0) {
-                memcpy(o->model, path, sizeof path);
-                return 0;
-            }
-        }
-        return err_set(ERR_CONFIG, "model=%s: there is no weights/best.safetensors in this folder",
-                       o->model);
-    }
+    int rc = run_weights(o->model, path, sizeof path);
+    if (rc > 0)
+        memcpy(o->model, path, sizeof path);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
     if (modelfile_is(o->model))
         return 0;
     return err_set(ERR_CONFIG,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char default_file[] = "pipeline.yaml";
@@ -45,6 +46,21 @@ int run_options_check(options_t *o)
     if (rc == 0 && notes[0])
         fprintf(stderr, "%s\n", notes);
     return rc;
+}
+
+int run_weights(const char *model, char *path, size_t bytes)
+{
+    static const char *const names[] = {"best", "last"};
+    struct stat st;
+    if (stat(model, &st) != 0 || !S_ISDIR(st.st_mode))
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        int n = snprintf(path, bytes, "%s/weights/%s.safetensors", model, names[i]);
+        if (n > 0 && (size_t)n < bytes && access(path, F_OK) == 0)
+            return 1;
+    }
+    return err_set(ERR_CONFIG, "model=%s: there is no weights/best.safetensors in this folder",
+                   model);
 }
 
 int run_bin_dir(char *path, size_t bytes)

@@ -11,6 +11,9 @@
 int run_options(int argc, char **argv, options_t *o, const char **words, int *n_words);
 /* options_check, its notes on standard error. */
 int run_options_check(options_t *o);
+/* A run's folder as a model stands for its best weights, else its last: 1, and their path in path (bytes
+ * bytes). 0: it is no folder. ERR_CONFIG: there are none in it, or the path is too long. */
+int run_weights(const char *model, char *path, size_t bytes);
 /* The folder of this program, where the others are. */
 int run_bin_dir(char *path, size_t bytes);
 

@@ -151,6 +151,7 @@ void rundir_clean(const rundir_t *dir)
 {
     clean_folder(dir->fd, ".");
     clean_folder(dir->fd, "weights");
+    clean_folder(dir->fd, "labels");
 }
 
 /* Why a file cannot be written, from errno: what is free, and what to do. */

@@ -2,6 +2,7 @@
 
 #include "control/log.h"
 #include "shm/err.h"
+#include "shm/futex.h"
 #include "shm/killpoint.h"
 #include "tools/listfile.h"
 #include "tools/statefile.h"
@@ -15,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define SCRIBE_MENDED_NS 30000000000ull /* between two words that a disk can be written again */
 
 /* facts/yolo.md 6.7. */
 static const char csv_header[] = "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/"
@@ -118,10 +121,15 @@ static int append(scribe_t *s, int fd, const char *name, const char *text, size_
         n = write(fd, text, bytes);
     } while (n < 0 && errno == EINTR);
     if (n == (ssize_t)bytes) {
-        if (s->lost)
-            log_line(LOG_WARN, "%s can be written again; %llu lines were lost", s->dir.path,
-                     (unsigned long long)s->lost);
+        /* A disk with room for a short line and not for a long one is full and not full by turns, and
+         * each word about it is a line more: it is said once in a while. */
+        uint64_t now = clock_ns();
+        if (s->lost == 0 || (s->mended_ns && now - s->mended_ns < SCRIBE_MENDED_NS))
+            return 0;
+        log_line(LOG_WARN, "%s can be written again; %llu lines were lost", s->dir.path,
+                 (unsigned long long)s->lost);
         s->lost = 0;
+        s->mended_ns = now;
         return 0;
     }
     if (n >= 0)
@@ -132,11 +140,11 @@ static int append(scribe_t *s, int fd, const char *name, const char *text, size_
         err_add(rc, "half a line stays");
     if (s->lost++ == 0 && full)
         log_line(LOG_WARN,
-                 "%s, %.1f MB are free: free some; until then lines are left out, and training "
+                 "%s, %.1f MB are free: free some; until then lines are left out, and the run "
                  "goes on",
                  err_text(), (double)rundir_free_bytes(&s->dir) / 1e6);
     else if (s->lost == 1)
-        log_line(LOG_WARN, "%s; lines are left out, and training goes on", err_text());
+        log_line(LOG_WARN, "%s; lines are left out, and the run goes on", err_text());
     return rc;
 }
 

@@ -18,7 +18,8 @@ enum { SCRIBE_YAML_MOST = 1 << 18 };
 typedef struct {
     rundir_t dir;
     int events, csv;       /* growing files */
-    uint64_t lost;         /* lines that could not be written since the last that could */
+    uint64_t lost;         /* lines that could not be written since that was said to be over */
+    uint64_t mended_ns;    /* when that was */
     int snapshot_fd;       /* memfd; -1: none */
     int list_fd;           /* memfd of the sample list; -1: none */
     int has_list;          /* the run directory has the sample list that this run goes on with */

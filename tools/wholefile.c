@@ -59,28 +59,62 @@ static void sync_folder(const char *path)
     close(fd);
 }
 
-int wholefile_write(const char *path, const struct iovec *parts, size_t n)
+static int write_parts(int fd, const struct iovec *parts, size_t n)
 {
-    char temporary[PATH_MAX + 32];
-    const char *slash = strrchr(path, '/');
-    const int folder = slash ? (int)(slash - path + 1) : 0;
-    unsigned long long total = 0;
-    snprintf(temporary, sizeof temporary, "%.*s.%.200s.%d.tmp", folder, path, path + folder,
-             (int)getpid());
+    for (size_t i = 0; i < n; i++)
+        if (write_all(fd, parts[i].iov_base, parts[i].iov_len) != 0)
+            return -1;
+    return fsync(fd);
+}
+
+/* Through a file that has no name before it is whole: a command that is killed leaves nothing.
+ * 0 done, -1 failed, 1 where the file system or a missing /proc does not allow it. */
+static int write_nameless(const char *folder, const char *path, const struct iovec *parts, size_t n)
+{
+    char self[64];
+    int fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return 1;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    int rc = access(self, F_OK) != 0 ? 1 : write_parts(fd, parts, n);
+    if (rc == 0)
+        rc = linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+    int reason = errno;
+    close(fd);
+    errno = reason;
+    return rc;
+}
+
+static int write_named(const char *temporary, const char *path, const struct iovec *parts, size_t n)
+{
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
-        return err_sys(ERR_ENV, "cannot write beside %s", path);
-    int failed = 0;
-    for (size_t i = 0; i < n; i++) {
-        failed = failed || write_all(fd, parts[i].iov_base, parts[i].iov_len) != 0;
+        return -1;
+    int rc = write_parts(fd, parts, n);
+    if (close(fd) == 0 && rc == 0 && name_it(temporary, path) == 0)
+        return 0;
+    int reason = errno;
+    unlink(temporary);
+    errno = reason;
+    return -1;
+}
+
+int wholefile_write(const char *path, const struct iovec *parts, size_t n)
+{
+    char folder[PATH_MAX], temporary[PATH_MAX + 32];
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path + 1) : 0;
+    unsigned long long total = 0;
+    for (size_t i = 0; i < n; i++)
         total += parts[i].iov_len;
-    }
-    failed = failed || fsync(fd) != 0;
-    if (close(fd) != 0 || failed || name_it(temporary, path) != 0) {
-        int rc = err_sys(ERR_ENV, "cannot write %s (%llu bytes)", path, total);
-        unlink(temporary);
-        return rc;
-    }
+    snprintf(folder, sizeof folder, "%.*s", length ? length : 2, length ? path : "./");
+    snprintf(temporary, sizeof temporary, "%.*s.%.200s.%d.tmp", length, path, path + length,
+             (int)getpid());
+    int rc = write_nameless(folder, path, parts, n);
+    if (rc > 0)
+        rc = write_named(temporary, path, parts, n);
+    if (rc < 0)
+        return err_sys(ERR_ENV, "cannot write %s (%llu bytes)", path, total);
     sync_folder(path);
     return 0;
 }

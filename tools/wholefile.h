@@ -1,5 +1,6 @@
-/* A file written whole or not at all: under a temporary name beside it, to the disk, then named. It
- * never takes the place of another. Any thread. */
+/* A file written whole or not at all: without a name, to the disk, then named (where a file system
+ * knows no such files, under a temporary name beside it). It never takes the place of another. Any
+ * thread. */
 #ifndef SLUICE_TOOLS_WHOLEFILE_H
 #define SLUICE_TOOLS_WHOLEFILE_H
 

@@ -33,9 +33,9 @@ SETS = {"plain": BASE,
 
 
 def labels_of(i):
-    u = draws.draw(f"labels/{i}", (3, 4)).astype(np.float32)
+    u = draws.draw(f"labels/{i}", (12, 4))
     half, quarter, eighth = np.float32(0.5), np.float32(0.25), np.float32(0.125)
-    return np.stack([np.arange(3) % 2, half + quarter * u[:, 0], half + quarter * u[:, 1],
+    return np.stack([np.arange(12) % 2, half + quarter * u[:, 0], half + quarter * u[:, 1],
                      quarter + eighth * u[:, 2], quarter + eighth * u[:, 3]], 1).astype(np.float32)
 
 

@@ -1,7 +1,7 @@
 """The detector's loss, suppression and average precision, stated once in PyTorch and NumPy.
 
 Written from facts/yolo.md 3 and 6 to be read, not to be fast: one image and one box at a time wherever that is
-clearer. The C operations of kernels/cpu (detect_loss, nms) and trainer/ap.c are compared with what it computes.
+clearer. New tensors lie on torch's default device. The C operations of kernels/cpu (detect_loss, nms) and trainer/ap.c are compared with what it computes.
 """
 import math
 
@@ -75,8 +75,8 @@ def assign(scores, boxes, points, gt, keep_zero=True):
     Returns owner (A,) (-1: background) and weight (A,), the target score of the owner's class.
     keep_zero=False leaves anchors with metric 0 out of the top-k: it must not change the weights."""
     count, total = len(points), len(gt)
-    owner, weight = torch.full((count,), -1), torch.zeros(count)
-    overlap, align = torch.zeros(total, count), torch.zeros(total, count)
+    owner, weight = torch.full((count,), -1), torch.zeros(count, dtype=boxes.dtype)
+    overlap, align = (torch.zeros(total, count, dtype=boxes.dtype) for _ in range(2))
     inside = torch.zeros(total, count, dtype=torch.bool)
     chosen = torch.zeros(total, count, dtype=torch.bool)
     for g, row in enumerate(gt):

@@ -21,7 +21,7 @@ import train
 SIDE, EPOCHS = 96, 4
 DEFAULTS = {"lr0": 0.01, "lrf": 0.01, "momentum": 0.937, "weight_decay": 0.0005, "warmup_epochs": 3.0,
             "warmup_momentum": 0.8, "warmup_bias_lr": 0.1, "cos_lr": False, "nbs": 16, "epochs": EPOCHS}
-CASES = [("yolo11n", "SGD", {"optimizer": "SGD", "lr0": 0.005}), ("yolo11n", "AdamW", {"optimizer": "auto"}),
+CASES = [("yolo11n", "SGD", {"optimizer": "SGD", "lr0": 0.003}), ("yolo11n", "AdamW", {"optimizer": "auto"}),
          ("yolov8n", "SGD", {"optimizer": "SGD", "cos_lr": True}),
          ("yolov8n", "AdamW", {"optimizer": "AdamW", "lr0": 0.001, "warmup_bias_lr": 0.01})]
 
