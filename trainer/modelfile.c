@@ -104,6 +104,7 @@ static int take_torch(modelfile_t *f, const void *bytes, uint64_t total)
     info->averaged = t->averaged;
     info->epoch = t->epoch;
     info->imgsz = t->imgsz;
+    info->bare_sppf = t->bare_sppf;
     f->n_classes = torchfile_classes(f->torch);
     f->classes = calloc((size_t)f->n_classes + 1, sizeof *f->classes);
     if (!f->classes) {

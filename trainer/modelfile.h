@@ -31,6 +31,7 @@ typedef struct {
     char class_name[96], table[96], version[32], date[40]; /* .pt: as it says, or "" */
     int64_t epoch;                                         /* as it says, 0-based; -1: not said */
     int32_t imgsz;     /* that it was trained at, as it says; 0: not said */
+    int bare_sppf;     /* .pt: a whole model without activation in SPPF.cv1 (facts/yolo.md 0.1) */
     uint64_t elements; /* of all tensors */
 } modelfile_info_t;
 

@@ -25,6 +25,7 @@ typedef struct {
     char version[32], date[40]; /* of the program that wrote it, as it says; else "" */
     int64_t epoch;              /* as it says; -1: not said, or finished */
     int32_t imgsz;              /* that it was trained at, as it says; 0: not said */
+    int bare_sppf; /* a whole model without activation in SPPF.cv1 (facts/yolo.md 0.1) */
 } torchfile_info_t;
 
 typedef struct torchfile torchfile_t;

@@ -188,6 +188,21 @@ static int walk_dict(walk_t *w, const pickle_node_t *dict, const pickle_node_t *
     return rc;
 }
 
+/* Versions 8.4.0 to 8.4.118 of a common trainer build SPPF.cv1 without its SiLU (facts/yolo.md 0.1):
+ * the same tensors, another function. Only the module itself shows it. */
+static int is_bare_sppf(const pickle_node_t *module)
+{
+    const pickle_node_t *act =
+        pickle_attribute(pickle_get(pickle_attribute(module, "_modules"), "cv1"), "_modules");
+    char name[96];
+    pickle_copy_name(module->of, name, sizeof name);
+    const char *last = strrchr(name, '.');
+    if (!last || strcmp(last, ".SPPF") != 0)
+        return 0;
+    act = pickle_get(act, "act");
+    return act && act->of && pickle_is_global(act->of, "torch.nn.modules.linear", "Identity");
+}
+
 static int walk_module(walk_t *w, const pickle_node_t *module)
 {
     const pickle_node_t *children = pickle_attribute(module, "_modules");
@@ -197,6 +212,7 @@ static int walk_module(walk_t *w, const pickle_node_t *module)
                        "%s: its modules lie in one another more than %d deep, or are more than %d",
                        w->f->origin, MODULES_DEEP, MODULES_MAX);
     w->depth++;
+    w->f->info.bare_sppf |= is_bare_sppf(module);
     int rc = look(w, children);
     if (rc == 0)
         rc = walk_dict(w, pickle_attribute(module, "_parameters"), NULL);

@@ -23,6 +23,7 @@ typedef struct {
                                  rows went straight or not at all */
     int32_t channels;      /* of the file's first convolution where they are not the model's */
     uint64_t not_finite;   /* numbers moved that are NaN or infinite */
+    int bare_sppf;         /* the file's model has no activation in SPPF.cv1; this one has */
 } weights_report_t;
 
 /* Copies into the model what a file has for it (facts/yolo.md 8.4); the rest stays as it is.

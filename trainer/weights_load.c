@@ -218,6 +218,7 @@ int weights_transfer(const graph_t *g, const modelfile_t *file, const char *cons
     int rc;
     memset(report, 0, sizeof *report);
     report->of = g->n_params;
+    report->bare_sppf = modelfile_info(file)->bare_sppf;
     l.scratch = malloc(largest(g, file) * sizeof *l.scratch);
     if (!l.scratch) {
         rc = err_set(ERR_ENV, "out of memory while reading weights");
@@ -244,6 +245,10 @@ void weights_say(const weights_report_t *r, const char *origin, char *text, size
         at += (size_t)snprintf(text + at, room - at, "; first convolution from %d channel%s",
                                r->channels, r->channels == 1 ? ", spread over all" : "s");
     if (r->not_finite && at < room)
-        snprintf(text + at, room - at, "; %llu of the numbers are not finite",
-                 (unsigned long long)r->not_finite);
+        at += (size_t)snprintf(text + at, room - at, "; %llu of the numbers are not finite",
+                               (unsigned long long)r->not_finite);
+    if (r->bare_sppf && at < room)
+        snprintf(text + at, room - at,
+                 "; its SPPF was built without SiLU behind cv1, here it has one: results differ "
+                 "until it is trained on");
 }
