@@ -85,9 +85,8 @@ def run(name, block, channels, height, width, out):
         total = total + (y * dy).sum()
     total.backward()
     store.put(out, f"{name}/dx", x.grad, 1 << 20)
-    for key, p in block.named_parameters():
-        if p.requires_grad:
-            store.put(out, f"{name}/grad.{key}", p.grad, WHOLE)
+    store.put_gradients(out, [(f"{name}/grad.{k}", p.grad) for k, p in block.named_parameters() if p.requires_grad],
+                        lambda g: WHOLE)
     for key, b in block.named_buffers():
         if "running" in key:
             store.put(out, f"{name}/stat.{key}", b, WHOLE)

@@ -13,8 +13,8 @@ SIDE = 64
 RESIZES = {"down": ("noise", 97, 61, 64, 41), "up": ("shades", 31, 50, 40, 64), "thin": ("blocks", 150, 33, 64, 15),
            "both": ("noise", 40, 90, 64, 64)}
 # kind, width, height of the file; width and height of the cell
-LETTERBOXES = {"wide": ("noise", 100, 70, 96, 64), "tall": ("shades", 57, 120, 64, 96), "small": ("noise", 33, 22, 64, 64),
-               "tight": ("blocks", 90, 90, 64, 32)}
+LETTERBOXES = {"wide": ("noise", 100, 70, 96, 64), "tall": ("shades", 57, 120, 64, 96),
+               "small": ("noise", 33, 22, 64, 64), "tight": ("blocks", 90, 90, 64, 32)}
 WARPS = {  # kind, width, height, matrix canvas -> output
     "affine_turn": ("noise", 80, 60, [0.9, 0.35, -7.3, -0.3, 1.1, 11.9, 0, 0, 1]),
     "affine_small": ("shades", 150, 120, [0.41, 0.05, 1.7, -0.07, 0.44, 4.2, 0, 0, 1]),

@@ -81,14 +81,16 @@ def padded(gts):
 
 
 def computed(box, cls, gts):
-    """Loss and gradients."""
+    """Loss and gradients. An anchor that was taken with metric 0 has no part in the loss, and which of those are taken
+    is a tie: it has no owner here."""
     box64, cls64 = there(box), there(cls)
     for t in box64 + cls64:
         t.requires_grad_()
     l_box, l_cls, l_dfl, s, owner, weight = ref.detect_loss(box64, cls64, there(gts))
     ((l_box + l_cls + l_dfl) * len(gts)).backward()
     out = padded(gts) | {"items": np.array([float(torch.as_tensor(v).detach()) for v in (l_box, l_cls, l_dfl, s)], np.float32),
-                         "owner": owner.int(), "weight": weight.float()}
+                         "owner": owner.where(weight > 0, torch.full_like(owner, -1)).int(),
+                         "weight": weight.float()}
     for l in range(3):
         grad = [torch.zeros_like(t) if t.grad is None else t.grad for t in (box64[l], cls64[l])]
         out |= {f"box{l}": box[l], f"cls{l}": cls[l], f"dbox{l}": grad[0].float(), f"dcls{l}": grad[1].float()}
@@ -121,7 +123,7 @@ def ties(to):
     cls = levels(torch.tensor([-1.0, -2.0], device="cpu").repeat(1, count, 1), side, side)
     gts = [torch.tensor([[1, 16, 16, 48, 48], [1, 16, 16, 48, 48]], dtype=torch.float32, device="cpu")]
     out = computed(box, cls, gts)
-    chosen = out["owner"] >= 0
+    chosen = out["owner"] >= 0  # of equal anchors with a metric
     weights = out.pop("weight")[chosen].sort().values
     out = {k: v for k, v in out.items() if k[:4] not in ("owne", "dbox", "dcls")}
     to.save("loss_ties", out | {"weights": weights})

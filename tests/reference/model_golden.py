@@ -16,8 +16,8 @@ import store
 NC = 5
 # name: (images, side, boxes of each image as class and pixels x1 y1 x2 y2)
 BATCHES = {
-    "64": (4, 64, [[(0, 4, 6, 40, 52), (3, 30, 20, 60, 44), (1, 9, 40, 15, 46)], [(4, 2, 3, 62, 60), (2, 34, 35, 58, 57)],
-                   [], [(2, 1, 1, 30, 33), (2, 28, 4, 63, 31), (0, 3, 36, 33, 61), (1, 50, 50, 55, 58)]]),
+    "64": (4, 64, [[(0, 4, 6, 40, 52), (3, 30, 20, 60, 44), (1, 9, 40, 15, 46)],
+                   [(4, 2, 3, 62, 60), (2, 34, 35, 58, 57)], [], [(2, 1, 1, 30, 33), (2, 28, 4, 63, 31), (0, 3, 36, 33, 61), (1, 50, 50, 55, 58)]]),
     "160": (2, 160, [[(0, 11, 17, 99, 132), (3, 80, 41, 151, 118), (1, 20, 101, 27, 108), (4, 100, 3, 158, 60)],
                      [(2, 3, 2, 77, 81), (2, 70, 12, 157, 79), (1, 125, 125, 139, 147)]]),
 }
@@ -82,9 +82,8 @@ def backward(m, x, gts, case, kind, out):
     else:
         sum((t * torch.from_numpy(draws.draw(f"dy/{case}/{k}", tuple(t.shape))).to(t.device)).sum()
             for k, t in named(box, cls).items()).backward()
-    for key, p in m.named_parameters():
-        if p.requires_grad:
-            store.put(out, f"{kind}.{key}", p.grad, 1100 if p.dim() == 1 else 0)
+    store.put_gradients(out, [(f"{kind}.{k}", p.grad) for k, p in m.named_parameters() if p.requires_grad],
+                        lambda g: 1100 if g.ndim == 1 else 0)
     return box, cls
 
 

@@ -85,6 +85,15 @@ def summary(a):
                            [a[k * a.size // ELEMENTS] for k in range(ELEMENTS)]]).astype(np.float32)
 
 
+def put_gradients(out, named, most):
+    """Gradients (name, tensor), together: what is zero by construction is so to float64's rounding, which another
+    machine does otherwise; it becomes zero."""
+    named = [(name, value.detach().cpu().numpy()) for name, value in named]
+    least = 1e-12 * max((np.abs(value).max() for _, value in named), default=0)
+    for name, value in named:
+        put(out, name, np.where(np.abs(value) < least, 0, value), most(value))
+
+
 def put(out, name, value, most):
     """A tensor whole, or from `most` elements on its summary under summary.NAME (tests/golden.c reads both)."""
     value = value.detach().cpu().numpy() if torch.is_tensor(value) else value

@@ -43,7 +43,8 @@ def start(name, nc):
     """Drawn weights, running statistics as of a new model; the head's boxes small (bias -bin / 2) and its classes rare,
     so that every term of the loss has a part from the first step on."""
     m = model.Detector(name, nc)
-    state = {k: torch.from_numpy(v) for k, v in draws.state_of(m, name).items() if "running" not in k and "dfl" not in k}
+    state = {k: torch.from_numpy(v) for k, v in draws.state_of(m, name).items()
+             if "running" not in k and "dfl" not in k}
     m.load_state_dict(state, strict=False)
     for i, stride in enumerate((8, 16, 32)):
         m.model[-1].cv2[i][2].bias.data[:] = torch.arange(64) % 16 * -0.5
