@@ -1,7 +1,8 @@
 """The detector's loss, suppression and average precision, stated once in PyTorch and NumPy.
 
 Written from facts/yolo.md 3 and 6 to be read, not to be fast: one image and one box at a time wherever that is
-clearer. New tensors lie on torch's default device. The C operations of kernels/cpu (detect_loss, nms) and trainer/ap.c are compared with what it computes.
+clearer. New tensors lie on torch's default device. The C operations of kernels/cpu (detect_loss, nms) and
+trainer/ap.c are compared with what it computes.
 """
 import math
 

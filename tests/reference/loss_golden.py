@@ -88,7 +88,8 @@ def computed(box, cls, gts):
         t.requires_grad_()
     l_box, l_cls, l_dfl, s, owner, weight = ref.detect_loss(box64, cls64, there(gts))
     ((l_box + l_cls + l_dfl) * len(gts)).backward()
-    out = padded(gts) | {"items": np.array([float(torch.as_tensor(v).detach()) for v in (l_box, l_cls, l_dfl, s)], np.float32),
+    items = [float(torch.as_tensor(v).detach()) for v in (l_box, l_cls, l_dfl, s)]
+    out = padded(gts) | {"items": np.array(items, np.float32),
                          "owner": owner.where(weight > 0, torch.full_like(owner, -1)).int(),
                          "weight": weight.float()}
     for l in range(3):
