@@ -4,6 +4,7 @@
 #include "tools/commands.h"
 #include "tools/run_options.h"
 #include "tools/wholefile.h"
+#include "tools/words.h"
 #include "trainer/import.h"
 #include "trainer/onnx.h"
 
@@ -24,69 +25,6 @@ typedef struct {
     char weights[PATH_MAX]; /* of a run that was named by its folder */
     char path[PATH_MAX];    /* of the file to write */
 } request_t;
-
-/* ---- words ---- */
-
-typedef struct {
-    const char *key;
-    const char **text;
-    long long *number, least, most;
-    double *share; /* 0 to 1 */
-    int *truth;
-    int given;
-} word_t;
-
-static int unknown(const char *word, const word_t *words, int n)
-{
-    const char *nearest = words[0].key;
-    for (int i = 1; i < n; i++)
-        if (text_distance(word, words[i].key) < text_distance(word, nearest))
-            nearest = words[i].key;
-    return err_set(ERR_CONFIG,
-                   "export: unknown word '%s'; nearest is %s= (see `sluice help export`)", word,
-                   nearest);
-}
-
-/* As the options of train take them. */
-static int read_truth(const word_t *w, const char *text)
-{
-    static const char *const words[2][5] = {{"False", "no", "off", "n", "0"},
-                                            {"True", "yes", "on", "y", "1"}};
-    for (int truth = 0; truth < 2; truth++) {
-        for (int i = 0; i < 5; i++) {
-            if (strcasecmp(text, words[truth][i]) != 0)
-                continue;
-            *w->truth = truth;
-            return 0;
-        }
-    }
-    return err_set(ERR_CONFIG, "export: %s=%s: True or False is needed", w->key, text);
-}
-
-static int read_word(word_t *w, const char *text)
-{
-    char *end;
-    w->given = 1;
-    errno = 0;
-    if (w->truth)
-        return read_truth(w, text);
-    if (w->text) {
-        *w->text = text;
-        return *text ? 0 : err_set(ERR_CONFIG, "export: %s= is empty", w->key);
-    }
-    if (w->share) {
-        *w->share = strtod(text, &end);
-        if (errno || end == text || *end || !(*w->share >= 0 && *w->share <= 1))
-            return err_set(ERR_CONFIG, "export: %s=%s: a number from 0 to 1 is needed", w->key,
-                           text);
-        return 0;
-    }
-    *w->number = strtoll(text, &end, 10);
-    if (errno || end == text || *end || *w->number < w->least || *w->number > w->most)
-        return err_set(ERR_CONFIG, "export: %s=%s: a whole number from %lld to %lld is needed",
-                       w->key, text, w->least, w->most);
-    return 0;
-}
 
 /* The model's file or name with another ending, unless out= says something else. */
 static int name_out(request_t *r)
@@ -148,19 +86,8 @@ static int parse(int argc, char **argv, request_t *r)
         {"seed", .number = &r->seed, .least = 0, .most = LLONG_MAX},
     };
     enum { WORDS = sizeof words / sizeof words[0] };
-    for (int i = 1; i < argc; i++) {
-        const char *equals = strchr(argv[i], '=');
-        size_t n = equals ? (size_t)(equals - argv[i]) : 0;
-        int k = 0, rc;
-        while (k < WORDS &&
-               !(equals && strlen(words[k].key) == n && memcmp(words[k].key, argv[i], n) == 0))
-            k++;
-        if (k == WORDS)
-            return unknown(argv[i], words, WORDS);
-        if ((rc = read_word(&words[k], equals + 1)) < 0)
-            return rc;
-    }
-    return check(r, words, WORDS);
+    int rc = words_read("export", argc, argv, words, WORDS);
+    return rc < 0 ? rc : check(r, words, WORDS);
 }
 
 /* One side, or height and width; each rounded up to a whole cell of the coarsest map
@@ -295,6 +222,11 @@ int cmd_export(int argc, char **argv)
     }
     text_printable(text);
     printf("%s: %s\n", r.model, text);
+    if (m.report.not_finite || m.report.bare_sppf) {
+        weights_say(&m.report, r.model, text, sizeof text);
+        text_printable(text);
+        printf("%s\n", text);
+    }
     CHECK_GOTO(write_model(&r, file, &m), rc, done);
 done:
     import_fini(&m);

@@ -1,6 +1,7 @@
 #include "tools/partfile.h"
 
 #include "shm/err.h"
+#include "tools/writeall.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -88,20 +89,6 @@ static int begin(partfile_t *f, const rundir_t *dir, const char *path)
     return f->fd >= 0 ? 0 : failed(dir, path);
 }
 
-static int write_all(int fd, const char *bytes, size_t n)
-{
-    while (n > 0) {
-        ssize_t some = write(fd, bytes, n);
-        if (some < 0 && errno == EINTR)
-            continue;
-        if (some <= 0)
-            return -1;
-        bytes += some;
-        n -= (size_t)some;
-    }
-    return 0;
-}
-
 /* Without /proc a file cannot be given its first name: its bytes go into one that has a name. */
 static int copy_named(partfile_t *f, const char *temporary)
 {
@@ -114,7 +101,7 @@ static int copy_named(partfile_t *f, const char *temporary)
         return -1;
     f->named = 1;
     while ((n = pread(f->fd, buffer, sizeof buffer, at)) > 0 &&
-           write_all(fd, buffer, (size_t)n) == 0)
+           writeall(fd, buffer, (size_t)n) == 0)
         at += n;
     close(f->fd);
     f->fd = fd;
@@ -161,7 +148,7 @@ int partfiles_take(partfiles_t *p, const rundir_t *dir, const wire_part_t *part,
             return err_set(ERR_FAILED, "%s: %d files grow already", part->path, PARTFILE_OPEN);
         rc = begin(f, dir, part->path);
     }
-    if (rc == 0 && write_all(f->fd, bytes, n) != 0)
+    if (rc == 0 && writeall(f->fd, bytes, n) != 0)
         rc = failed(dir, part->path);
     if (rc == 0 && part->last)
         rc = finish(f, dir);

@@ -4,6 +4,7 @@
 #include "shm/err.h"
 #include "tools/mkpath.h"
 #include "tools/rundir_lock.h"
+#include "tools/writeall.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -207,21 +208,6 @@ static int open_folder(const rundir_t *dir, const char *relative, const char **b
     return fd >= 0 ? fd : err_sys(ERR_ENV, "cannot open %s/%s", dir->path, part);
 }
 
-static int write_all(int fd, const void *data, uint64_t bytes)
-{
-    const char *p = data;
-    while (bytes > 0) {
-        ssize_t n = write(fd, p, bytes < (1u << 30) ? bytes : 1u << 30);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        p += n;
-        bytes -= (uint64_t)n;
-    }
-    return 0;
-}
-
 static void temporary_name(const char *base, char *name, size_t bytes)
 {
     snprintf(name, bytes, ".%.400s%s", base, rundir_temporary);
@@ -283,7 +269,7 @@ static int fill(int fd, const void *data, uint64_t bytes)
 {
     if (bytes && fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))
         return -1;
-    return write_all(fd, data, bytes) == 0 && fsync(fd) == 0 ? 0 : -1;
+    return writeall(fd, data, bytes) == 0 && fsync(fd) == 0 ? 0 : -1;
 }
 
 int rundir_write(rundir_t *dir, const char *relative, const void *data, uint64_t bytes,

@@ -1,10 +1,10 @@
 #include "tools/sample.h"
 
+#include "loader/jpeg_encode.h"
 #include "shm/arena.h"
 #include "shm/err.h"
 #include "tools/sample_defects.h"
 #include "tools/sample_folder.h"
-#include "tools/sample_jpeg.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,7 +13,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { THREADS_MAX = 16, TICK_MS = 100, LABEL_BYTES = SAMPLE_DEFECTS_MAX * 64 };
+/* Quality as cameras of inspection lines write it. */
+enum {
+    SAMPLE_QUALITY = 90,
+    THREADS_MAX = 16,
+    TICK_MS = 100,
+    LABEL_BYTES = SAMPLE_DEFECTS_MAX * 64
+};
 
 typedef struct {
     const sample_config_t *config;
@@ -49,19 +55,24 @@ static int label_text(const sample_label_t *labels, int n, int side, char text[L
     return at;
 }
 
-static int write_image(job_t *job, int i, canvas_t *canvas, sample_jpeg_t *jpeg)
+static int write_image(job_t *job, int i, canvas_t *canvas)
 {
+    const uint32_t side = (uint32_t)canvas->size;
+    const draw_canvas_t picture = {canvas->rgb, side, side, (size_t)3 * side};
+    unsigned char *jpeg;
+    unsigned long bytes;
     sample_label_t labels[SAMPLE_DEFECTS_MAX];
     char text[LABEL_BYTES], name[SAMPLE_NAME_BYTES];
     int n = sample_image(canvas, job->config->seed, (uint64_t)i, labels);
     if (n < 0)
         return n;
-    int rc = sample_jpeg_encode(jpeg, canvas);
+    int rc = jpeg_encode(&picture, SAMPLE_QUALITY, &jpeg, &bytes);
     if (rc < 0)
         return rc;
     int val = is_val(job, i);
     sample_name(name, "images", val, i, "jpg");
-    rc = sample_put(job->folder, name, jpeg->bytes, jpeg->size);
+    rc = sample_put(job->folder, name, jpeg, bytes);
+    free(jpeg);
     if (rc < 0)
         return rc;
     sample_name(name, "labels", val, i, "txt");
@@ -75,13 +86,12 @@ static void *work(void *arg)
 {
     job_t *job = arg;
     canvas_t canvas = {0};
-    sample_jpeg_t jpeg = {0};
     int rc = canvas_init(&canvas, job->config->imgsz);
     while (rc == 0 && !atomic_load_explicit(&job->stop, memory_order_relaxed)) {
         int i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
         if (i >= job->config->images)
             break;
-        rc = write_image(job, i, &canvas, &jpeg);
+        rc = write_image(job, i, &canvas);
         atomic_fetch_add_explicit(&job->done, 1, memory_order_relaxed);
     }
     if (rc < 0) {
@@ -93,7 +103,6 @@ static void *work(void *arg)
         pthread_mutex_unlock(&job->mutex);
         atomic_store_explicit(&job->stop, 1, memory_order_relaxed);
     }
-    sample_jpeg_fini(&jpeg);
     canvas_fini(&canvas);
     return NULL;
 }

@@ -1,6 +1,7 @@
 #include "tools/wholefile.h"
 
 #include "shm/err.h"
+#include "tools/writeall.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,20 +14,6 @@ int wholefile_is_free(const char *path)
 {
     if (access(path, F_OK) == 0)
         return err_set(ERR_CONFIG, "%s is there already: give another name with out=", path);
-    return 0;
-}
-
-static int write_all(int fd, const char *data, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t n = write(fd, data, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        data += n;
-        bytes -= (size_t)n;
-    }
     return 0;
 }
 
@@ -62,7 +49,7 @@ static void sync_folder(const char *path)
 static int write_parts(int fd, const struct iovec *parts, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (write_all(fd, parts[i].iov_base, parts[i].iov_len) != 0)
+        if (writeall(fd, parts[i].iov_base, parts[i].iov_len) != 0)
             return -1;
     return fsync(fd);
 }

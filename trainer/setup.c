@@ -163,6 +163,7 @@ static int plan_memory(trainer_t *t)
 static int infer_weights(trainer_t *t, const sources_t *s)
 {
     const memory_map_t *m = &t->mem;
+    char text[512];
     weights_report_t report;
     float *weights = calloc(t->sizes->weights, sizeof *weights);
     float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
@@ -179,9 +180,10 @@ static int infer_weights(trainer_t *t, const sources_t *s)
                      s->origin, report.moved, report.of, graph_name(t->graph), report.first_left);
         goto done;
     }
-    if (report.not_finite > 0 && t->rank == 0)
-        log_line(LOG_WARN, "%s has %llu numbers that are infinite or none", s->origin,
-                 (unsigned long long)report.not_finite);
+    if (t->rank == 0 && (report.not_finite || report.bare_sppf)) {
+        weights_say(&report, s->origin, text, sizeof text);
+        log_line(LOG_WARN, "%s", text);
+    }
     CHECK_GOTO(trainer_upload(t, m->ema.weights, weights, m->weight_bytes), rc, done);
     CHECK_GOTO(trainer_upload(t, m->ema.buffers, buffers, m->buffer_bytes), rc, done);
     if (t->rank == 0)

@@ -34,6 +34,9 @@ void fuzz_require(int truth, const char *what);
 /* A memfd that holds the bytes and nothing else, for code that reads a path: "/proc/self/fd/N" in a
  * static buffer. One for the process, replaced by each call. */
 const char *fuzz_file(const void *data, size_t bytes);
+/* The same under a name of its own in a folder that the process makes once, for code that looks at how
+ * a path ends. One name for the process. *folder, if not NULL: where it lies. */
+const char *fuzz_named_file(const void *data, size_t bytes, const char *name, const char **folder);
 /* Keeps log lines from standard error, where they would hide what the fuzzer says. */
 void fuzz_silence(void);
 /* For use by all: reads every byte, so that a sanitizer sees what may not be read. */

@@ -1,4 +1,4 @@
-/* A .txt list of images. Its name must end so: a link in a folder that the process makes once. */
+/* A .txt list of images. */
 #include "tests/fuzz/fuzz.h"
 
 #include "loader/listing.h"
@@ -7,35 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static char folder[64], list[96];
-
-static void remove_folder(void)
-{
-    unlink(list);
-    rmdir(folder);
-}
-
-static void make_folder(const char *file)
-{
-    const char *at = getenv("TMPDIR");
-    int n = snprintf(folder, sizeof folder, "%s/sluice-fuzz-XXXXXX",
-                     at && strlen(at) < 40 ? at : "/tmp");
-    fuzz_require(n > 0 && mkdtemp(folder) != NULL, "no folder for the list");
-    snprintf(list, sizeof list, "%s/list.txt", folder);
-    fuzz_require(symlink(file, list) == 0, "no link for the list");
-    atexit(remove_folder);
-}
 
 void fuzz_listing(const uint8_t *data, size_t bytes)
 {
     listing_t l;
-    const char *file = fuzz_file(data, bytes);
-    if (!list[0])
-        make_folder(file);
-    char *entry = list;
-    dataset_t d = {.file = list, .root = folder};
+    const char *folder, *list = fuzz_named_file(data, bytes, "list.txt", &folder);
+    char file[128], root[128];
+    snprintf(file, sizeof file, "%s", list);
+    snprintf(root, sizeof root, "%s", folder);
+    char *entry = file;
+    dataset_t d = {.file = file, .root = root};
     d.entries[CATALOG_TRAIN] = (paths_t){.items = &entry, .count = 1, .capacity = 1};
     int rc = listing_make(&d, CATALOG_TRAIN, NULL, NULL, &l);
     if (rc < 0) {

@@ -64,6 +64,30 @@ const char *fuzz_file(const void *data, size_t bytes)
     return path;
 }
 
+static char link_folder[64], link_path[96];
+
+static void remove_link(void)
+{
+    unlink(link_path);
+    rmdir(link_folder);
+}
+
+const char *fuzz_named_file(const void *data, size_t bytes, const char *name, const char **folder)
+{
+    const char *file = fuzz_file(data, bytes), *at = getenv("TMPDIR");
+    if (!link_path[0]) {
+        int n = snprintf(link_folder, sizeof link_folder, "%s/sluice-fuzz-XXXXXX",
+                         at && strlen(at) < 40 ? at : "/tmp");
+        fuzz_require(n > 0 && mkdtemp(link_folder) != NULL, "no folder for the file");
+        snprintf(link_path, sizeof link_path, "%s/%s", link_folder, name);
+        fuzz_require(symlink(file, link_path) == 0, "no link for the file");
+        atexit(remove_link);
+    }
+    if (folder)
+        *folder = link_folder;
+    return link_path;
+}
+
 static void swallow(void *user, log_level_t level, const char *text)
 {
     (void)user;
