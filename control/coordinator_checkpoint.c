@@ -34,11 +34,20 @@ __attribute__((format(printf, 4, 5))) static void reply(coordinator_t *c, const 
 
 void checkpoint_request(coordinator_t *c, const char *to)
 {
+    if (c->config->digest_only || !run_trains(c)) {
+        const char *command = c->config->digest_only            ? "digest"
+                              : c->options.mode == OPT_MODE_VAL ? "val"
+                                                                : "predict";
+        reply(c, to, ERR_FAILED,
+              "no checkpoint: this is a sluice %s, which trains nothing; name a sluice train\n",
+              command);
+        return;
+    }
     if (c->state == RUN_STOPPING) {
         reply(c, to, ERR_FAILED, "the run is being stopped, and writes a checkpoint for that\n");
         return;
     }
-    if (c->state != RUN_TRAINING || !run_trains(c)) {
+    if (c->state != RUN_TRAINING) {
         reply(c, to, ERR_FAILED, "no checkpoint: the run is %s\n", run_state_text(c));
         return;
     }

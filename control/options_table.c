@@ -46,7 +46,7 @@ static const option_word_t rect_words[] = {
 const option_spec_t options_table[] = {
     SECTION("What is trained, on what"),
     WORD(mode, "train", mode_words, "what the run is for; the command says it"),
-    TEXT(model, "yolo11n", 0, "yolo11 or yolov8 with n, s, m, l or x; or a .pt or .safetensors file"),
+    TEXT(model, "yolo11n", 0, "a model's name; .pt or .safetensors; a run's folder; a .yaml table"),
     TEXT(data, "", OPT_NONE_OK, "the data set's data.yaml"),
     TEXT(project, "runs/detect", OPT_NONE_OK, "folder of the runs; a relative one lies in runs/detect"),
     TEXT(name, "train", OPT_NONE_OK, "run folder in it; -2, -3 ... is added to a name in use"),
@@ -68,7 +68,7 @@ const option_spec_t options_table[] = {
     BOOL(deterministic, "True", "the same weights for the same seed on one device"),
 
     SECTION("Size and machine"),
-    INT(batch, "16", 1, 65536, 0, "images of a batch, over all devices; see nbs"),
+    INT(batch, "16", 1, 65536, 0, "images of a batch, over all devices; see nbs; val, predict: on each"),
     INT(imgsz, "640", 32, 16384, 0, "training side in pixels; rounded up to a multiple of 32"),
     INT(workers, "-1", -1, 1024, OPT_NONE_OK, "loader processes; -1: from the machine's CPUs"),
     {"device", OPT_TYPE_DEVICE, OPT_NONE_OK, 0, 0, "auto", 0, 0, NULL,
@@ -106,7 +106,7 @@ const option_spec_t options_table[] = {
     REAL(mixup, "0.0", 0, 1, 0, "chance of blending two images"),
 
     SECTION("Validation"),
-    REAL(conf, "0.001", 0, 1, OPT_NONE_OK, "least confidence of a detection"),
+    REAL(conf, "0.001", 0, 1, OPT_NONE_OK, "least confidence of a detection; of predict 0.25 unless set"),
     REAL(iou, "0.7", 0, 1, 0, "overlap above which the weaker detection is suppressed"),
     INT(max_det, "300", 1, 30000, 0, "most detections an image"),
     BOOL(agnostic_nms, "False", "suppress across classes"),
@@ -147,7 +147,7 @@ const option_spec_t options_table[] = {
     ABSENT("time", "none 0 False", "limit in hours"),
     ABSENT("freeze", "none 0 False", "frozen layers"),
     ABSENT("cls_pw", "0.0 none", "class weighting"),
-    ABSENT("cls_remap", "False 0 no off none", "matching of class names to pretrained ones"),
+    ABSENT("cls_remap", "True 1 yes on none", "classes by number where the weights have names"),
     ABSENT("dropout", "0.0 none", "dropout"),
     ABSENT("half", "False 0 no off none", "half-precision validation (amp= is there)"),
     ABSENT("int8", "False 0 no off none", "quantisation"),

@@ -236,9 +236,10 @@ int options_document_yaml(char *text, size_t bytes)
     options_default(&o);
     sink_t s = sink_over(text, bytes);
     put(&s,
-        "# Every option of `sluice train` and `sluice digest` with its default. A copy of this "
-        "file, or\n"
-        "# of a part of it, sets them: sluice train cfg=FILE. What the command line says wins.\n");
+        "# Every option of `sluice train`, `digest`, `val` and `predict` with train's default. A "
+        "copy of\n"
+        "# this file, or of a part of it, sets them: sluice train cfg=FILE. The command line "
+        "wins.\n");
     for (int i = 0; i < options_table_rows; i++) {
         const option_spec_t *row = &options_table[i];
         if (!row->key) {

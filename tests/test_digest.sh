@@ -82,13 +82,16 @@ cmp -s alive.out killed.out || fail "$kills killed loaders changed the batches"
 # So do loaders that come and go by command.
 "$sluice" digest $options workers=1 >scaled.out 2>scaled.err </dev/null &
 pid=$!
-scales=0
+scales=0 refused=0
 for n in 4 1 3 2; do
     sleep 0.3
     "$sluice" scale $pid workers=$n >scale.err 2>&1 && scales=$((scales + 1))
+    "$sluice" checkpoint $pid >checkpoint.err 2>&1 && fail 'a digest says that it wrote a checkpoint'
+    grep -q 'this is a sluice digest, which trains nothing' checkpoint.err && refused=$((refused + 1))
 done
 wait $pid || fail "scaled: exit status $?"
 pid=
+[ $refused -ge 1 ] || fail "a checkpoint of a digest: $(cat checkpoint.err)"
 [ $scales -ge 1 ] || fail 'scaled: the run was never reached'
 cmp -s alive.out scaled.out || fail 'another number of loaders on the way changed the batches'
 

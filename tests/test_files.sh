@@ -25,7 +25,7 @@ for program in sluice-trainer sluice-scribe; do ln -s "$bin/$program" own/; done
 cat >own/sluice-loader <<SCRIPT
 #!/bin/sh
 case " \$* " in *' --scan '*) ;; *) mkdir "$work/spoiled" 2>/dev/null && (cd "$work" && . ./spoil) && : >"$work/spoiled/done" ;; esac
-case " \$* " in *' --scan '*) ;; *) until [ -e "$work/spoiled/done" ]; do sleep 0.01; done ;; esac
+case " \$* " in *' --scan '*) ;; *) n=0 && until [ -e "$work/spoiled/done" ] || [ \$((n += 1)) -gt 3000 ]; do sleep 0.01; done ;; esac
 exec "$bin/sluice-loader" "\$@"
 SCRIPT
 chmod +x own/sluice-loader

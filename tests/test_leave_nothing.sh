@@ -277,9 +277,13 @@ for wait in 0 0.002 0.005 0.01 0.02 0.04 0.08; do
     env --default-signal=INT "$mark" "$sluice" train data=sample/data.yaml model=yolo11n imgsz=64 batch=8 \
         epochs=500 project="$work/runs" name=early >early.out 2>&1 </dev/null &
     pid=$!
-    until [ "$(readlink /proc/$pid/exe)" = "$(readlink -f "$sluice")" ] || ! kill -0 $pid 2>/dev/null; do :; done
     # Its first instruction has run, which holds SIGINT back (bit 1): before, no program is there that could take it.
-    until grep -q '^SigBlk:.*[2367abef]$' /proc/$pid/status 2>/dev/null || ! kill -0 $pid 2>/dev/null; do :; done
+    tries=0
+    until [ "$(readlink /proc/$pid/exe)" = "$(readlink -f "$sluice")" ] &&
+        grep -q '^SigBlk:.*[2367abef]$' /proc/$pid/status 2>/dev/null || ! kill -0 $pid 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 10000 ] || fail 'it does not hold SIGINT back'
+    done
     sleep $wait
     kill -INT $pid
     wait $pid
@@ -302,7 +306,12 @@ name=hup
 (trap '' HUP && exec env "$mark" "$sluice" train data=sample/data.yaml model=yolo11n imgsz=64 batch=8 nbs=8 epochs=5000 \
     patience=0 project="$work/runs" name=hup >hup.out 2>&1 </dev/null) &
 pid=$!
-until [ -e "sluice/$pid.run" ]; do sleep 0.01; done
+tries=0
+until [ -s "sluice/$pid.run" ]; do
+    tries=$((tries + 1))
+    [ $tries -lt 1000 ] && kill -0 $pid 2>/dev/null || fail 'it is not listed'
+    sleep 0.01
+done
 reach training
 before=$(awk '$1 == "rank-0" { for (i = 1; i < NF; i++) if ($(i + 1) == "images,") print $i }' status.txt)
 kill -HUP $pid
@@ -315,7 +324,12 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     env "$mark" script -qefc "exec $sluice train data=sample/data.yaml model=yolo11n imgsz=64 batch=8 nbs=8 \
         epochs=5000 patience=0 project=$work/runs name=terminal" /dev/null >terminal.out 2>&1 </dev/null &
     shell=$!
-    until ls sluice/*.run >/dev/null 2>&1; do sleep 0.01; done
+    tries=0
+    until ls sluice/*.run >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 1000 ] && kill -0 $shell 2>/dev/null || fail 'it is not listed'
+        sleep 0.01
+    done
     pid=$(basename sluice/*.run .run)
     endpoint=$(sed -n 's,^endpoint=ipc://,,p' "sluice/$pid.run")
     reach training

@@ -226,7 +226,7 @@ fi
 
 # No network: the run and those who ask for it meet all the same.
 name=no_network
-if poor --new=net -- sh -c '"$@" & p=$!; until '"$sluice"' status $p >/dev/null 2>&1 || ! kill -0 $p; do sleep 0.1; done
+if poor --new=net -- sh -c '"$@" & p=$! n=0; until '"$sluice"' status $p >/dev/null 2>&1 || ! kill -0 $p || [ $((n += 1)) -gt 300 ]; do sleep 0.1; done
     sleep 0.5; '"$sluice"' stop $p && wait $p' sh "$sluice" train $trial name=no_network epochs=500; then
     [ $got -eq 5 ] || [ $got -eq 1 ] || fail "no_network: exit status $got"
     grep -q 'stopp' no_network.out || fail 'no_network: sluice stop was not heard'

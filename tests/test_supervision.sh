@@ -143,7 +143,12 @@ ended deadline 1 'stop_deadline'
 start command
 "$sluice" status $pid --follow >held.out 2>&1 &
 held=$!
-until [ -s held.out ]; do sleep 0.1; done
+tries=0
+until [ -s held.out ]; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || fail "$name: the watcher that is to be held says nothing"
+    sleep 0.1
+done
 kill -STOP $held
 follow
 "$sluice" stop command >stop.out || fail 'stop: not heard'

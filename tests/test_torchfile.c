@@ -6,6 +6,7 @@
 #include "tests/scratch.h"
 #include "trainer/import.h"
 #include "trainer/torchfile.h"
+#include "trainer/weights.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -446,6 +447,76 @@ static void test_recursion(void **state)
     refuse_pickle(&b, "neither a state dict nor a model");
 }
 
+/* A module SPPF of a whole model; act is the class of what stands behind its first convolution. */
+static void sppf(blob_t *b, const char *class_name, const char *act_module, const char *act)
+{
+    pk_begin(b);
+    module_begin(b); /* the model */
+    pk_text(b, "9");
+    pk_global(b, "anything.nn.blocks", class_name);
+    blob_add(b, ")\x81}(", 4);
+    pk_text(b, "_parameters");
+    blob_byte(b, '}');
+    pk_text(b, "_modules");
+    blob_byte(b, '}');
+    pk_text(b, "cv1");
+    module_begin(b);
+    pk_text(b, "act");
+    pk_global(b, act_module, act);
+    blob_add(b, ")\x81}(", 4);
+    pk_text(b, "_parameters");
+    blob_byte(b, '}');
+    pk_text(b, "_modules");
+    blob_byte(b, '}');
+    module_end(b);
+    blob_byte(b, 's');
+    module_end(b);
+    blob_byte(b, 's');
+    module_end(b);
+    blob_byte(b, 's');
+    module_end(b);
+    blob_byte(b, '.');
+}
+
+static void check_sppf(const char *class_name, const char *act_module, const char *act, int bare)
+{
+    static const char note[] = "; its SPPF was built without SiLU behind cv1";
+    blob_t b = {0};
+    zip_t z;
+    modelfile_t *f;
+    graph_t *g;
+    weights_report_t report;
+    char text[512];
+    sppf(&b, class_name, act_module, act);
+    pt_file(&z, &b, 24);
+    if (modelfile_open_memory(z.out.at, z.out.bytes, "test", &f) < 0)
+        fail_msg("%s", err_text());
+    assert_int_equal(modelfile_info(f)->bare_sppf, bare);
+    /* What a user is told when it is loaded. */
+    assert_int_equal(graph_build("yolo11n", 3, &g), 0);
+    float *weights = calloc(graph_sizes(g)->weights, sizeof *weights);
+    float *buffers = calloc(graph_sizes(g)->buffers, sizeof *buffers);
+    assert_true(weights && buffers);
+    assert_int_equal(weights_transfer(g, f, NULL, 0, weights, buffers, &report), 0);
+    weights_say(&report, "test", text, sizeof text);
+    if ((strstr(text, note) != NULL) != bare)
+        fail_msg("%s with %s: '%s'", class_name, act, text);
+    free(weights);
+    free(buffers);
+    graph_free(&g);
+    modelfile_free(&f);
+    zip_free(&z);
+}
+
+/* Without activation behind its first convolution it is another function of the same tensors. */
+static void test_sppf(void **state)
+{
+    (void)state;
+    check_sppf("SPPF", "torch.nn.modules.linear", "Identity", 1);
+    check_sppf("SPPF", "torch.nn.modules.activation", "SiLU", 0);
+    check_sppf("Other", "torch.nn.modules.linear", "Identity", 0);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -519,7 +590,8 @@ int main(void)
         cmocka_unit_test(test_tied),        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_damaged),     cmocka_unit_test(test_geometry),
         cmocka_unit_test(test_overlapping), cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_archives),
+        cmocka_unit_test(test_sppf),        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_archives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,6 +181,13 @@ exec "$bin/sluice-loader" "\$@"
 LOADER
 own/sluice predict model=$model source=mixed device=cpu workers=1 out=cut >cut.out 2>&1 </dev/null &
 pid=$! i=0
+# While it predicts, which is before it draws: there is nothing to make a checkpoint of.
+until own/sluice checkpoint $pid >asked.out 2>&1; grep -q 'this is a sluice predict, which trains nothing' asked.out; do
+    i=$((i + 1))
+    [ $i -lt 1000 ] && [ ! -s drawers ] || fail "a checkpoint of a prediction: $(cat asked.out)"
+    sleep 0.01
+done
+i=0
 while [ ! -s drawers ] && [ $i -lt 600 ]; do sleep 0.1 && i=$((i + 1)); done
 [ -s drawers ] && kill -KILL $pid || fail "cut: no drawing began"
 wait $pid 2>/dev/null

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VARINT = 0, WIRE_LENGTH = 2, WIRE_32 = 5, VARINT_BYTES = 10 };
+enum { WIRE_VARINT = 0, WIRE_LENGTH = 2, VARINT_BYTES = 10 };
 
 void proto_fini(proto_t *p)
 {
@@ -61,16 +61,6 @@ void proto_int(proto_t *p, uint32_t field, int64_t value)
 {
     put_key(p, field, WIRE_VARINT);
     put_varint(p, (uint64_t)value);
-}
-
-void proto_float(proto_t *p, uint32_t field, float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint8_t text[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16),
-                             (uint8_t)(bits >> 24)};
-    put_key(p, field, WIRE_32);
-    put(p, text, sizeof text);
 }
 
 void proto_bytes(proto_t *p, uint32_t field, const void *data, size_t bytes)

@@ -34,7 +34,6 @@ void proto_fini(proto_t *p);
 
 /* One field each: its number, and its value. */
 void proto_int(proto_t *p, uint32_t field, int64_t value);
-void proto_float(proto_t *p, uint32_t field, float value);
 void proto_bytes(proto_t *p, uint32_t field, const void *data, size_t bytes);
 void proto_string(proto_t *p, uint32_t field, const char *text);
 void proto_borrow(proto_t *p, uint32_t field, const void *data, size_t bytes);
