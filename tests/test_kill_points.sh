@@ -140,16 +140,29 @@ for point in $(points loader); do
 done
 [ $count -ge 9 ] || fail "only $count points of a loader"
 
-# A loader that gives its cells back because fewer are wanted: scaled until one has cells to give back.
+# A loader that gives its cells back because fewer are wanted: scaled until one has cells to give back. Whether it
+# has any is chance, so a run that came to its end without (its batches are the same all the same) is begun again.
+scale_until_reached() {
+    digest leaving $large
+    while :; do
+        for n in 1 3; do
+            marked_or_over && return
+            sleep 0.1
+            "$sluice" scale "$pid" workers=$n >scale.err 2>&1
+        done
+    done
+}
 for point in $(points leaving); do
     for how in 1 2 1:$STOP; do
         SLUICE_KILL_POINT=$point:$how
-        digest leaving $large
-        for n in 1 3 1 3 1 3 1 3; do
-            marked_or_over && break
-            sleep 0.15
-            "$sluice" scale "$pid" workers=$n >scale.err 2>&1
+        for attempt in 1 2 3 4 5 6 7 8; do
+            scale_until_reached
+            marked && break
+            ended "$SLUICE_KILL_POINT, attempt $attempt"
+            [ $rc -eq 0 ] || fail "$SLUICE_KILL_POINT: exit status $rc"
+            cmp -s large.out leaving.out || fail "$SLUICE_KILL_POINT: other batches"
         done
+        marked || fail "$SLUICE_KILL_POINT: not reached in $attempt runs"
         case $how in *:*) let_go CONT ;; esac
         same large
         count=$((count + 1))
