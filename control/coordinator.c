@@ -72,19 +72,7 @@ static void begin_state(coordinator_t *c)
     case RUN_SCANNING:
         if (registry_set_run_dir(c->registry, c->run_dir) < 0)
             run_note(c, LOG_WARN, "sluice status finds this run by its pid alone: %s", err_text());
-        c->cpus = (uint32_t)arena_cpus("");
-        rc = options_resolve_devices(&c->options, 0);
-        c->ranks = (uint32_t)c->options.n_devices;
-        /* A rank's threads share the quota; loaders come on top, for they mostly wait at small
-         * sizes. */
-        c->threads = c->cpus / c->ranks > 0 ? c->cpus / c->ranks : 1;
-        c->workers = c->options.workers > 0 ? (uint32_t)c->options.workers
-                     : c->cpus > c->ranks   ? c->cpus - c->ranks
-                                            : 1;
-        if (rc == 0)
-            rc = options_dump_yaml(&c->options, c->yaml, sizeof c->yaml);
-        if (rc >= 0)
-            rc = proc_start(c, proc_scan(c));
+        rc = devices_begin(c);
         break;
     case RUN_STOPPING:
         c->stop_until_ns = c->state_ns + (uint64_t)(run_stop_seconds(c) * 1e9);
@@ -379,7 +367,8 @@ static void drain_signals(const coordinator_t *c)
 
 static void end(coordinator_t *c)
 {
-    int fds[] = {c->signal_fd, c->board_fd, c->catalog_fd, c->collective_fd, c->snapshot_fd};
+    int fds[] = {c->signal_fd,     c->board_fd,    c->catalog_fd,
+                 c->collective_fd, c->snapshot_fd, c->answer_fd};
     registry_remove(&c->registry);
     for (uint32_t i = 0; c->procs && i < RUN_PROCESSES; i++)
         if (c->procs[i].child.pid > 0)
@@ -411,6 +400,7 @@ static void end(coordinator_t *c)
             close(fds[i]);
     free(c->procs);
     free(c->replay);
+    free(c->gpus);
     free(c);
 }
 
@@ -464,6 +454,7 @@ int coordinator_run(const coordinator_config_t *config)
     c->options = config->options;
     c->start_ns = clock_ns();
     c->signal_fd = c->board_fd = c->catalog_fd = c->collective_fd = c->snapshot_fd = -1;
+    c->answer_fd = -1;
     for (uint32_t r = 0; r < WIRE_RANKS; r++)
         c->ring_fd[r] = -1;
     if (c->view->note)

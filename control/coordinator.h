@@ -10,6 +10,7 @@
 #define SLUICE_CONTROL_COORDINATOR_H
 
 #include "control/catalog.h"
+#include "control/gpus.h"
 #include "control/log.h"
 #include "control/needs.h"
 #include "control/options.h"
@@ -47,7 +48,10 @@ typedef struct {
     ring_config_t ring;
     arena_budget_t budget;
     uint64_t disk_free;
-    uint64_t memory[WIRE_RANKS];            /* that each trainer holds, from its READY */
+    uint64_t memory[WIRE_RANKS]; /* that each trainer holds, from its READY */
+    const gpus_t *gpus;          /* NULL: nobody looked */
+    gpu_format_t format;         /* of activations */
+    uint64_t device_memory[WIRE_RANKS], device_free[WIRE_RANKS]; /* GPUs: of it, before it */
     const coordinator_resume_row_t *resume; /* n_resume > 0: of a resumed run */
     uint32_t n_resume;
 } coordinator_table_t;
@@ -122,6 +126,7 @@ typedef struct {
     int digest_only;     /* sluice digest: no scribe, no trainers; the coordinator reads the rings
                             itself */
     const char *bin_dir; /* where sluice-loader and the others are */
+    uint32_t devices_s;  /* for the look at the GPUs; 0: GPUS_DEADLINE_S. Tests wait less */
     /* The command line's key=value words: with resume= they change what the run's args.yaml says.
      */
     const char *const *words;

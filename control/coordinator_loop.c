@@ -243,6 +243,12 @@ static void process_deadline(coordinator_t *c, proc_t *p, uint64_t now)
         look_at_held(c, p);
         return;
     }
+    if (p == proc_ask(c)) {
+        devices_overdue(c, p);
+        supervise_kill(&p->child);
+        p->kill_sent = 1;
+        return;
+    }
     if (p->kind == BOARD_LOADER || p->stop_wanted || c->state == RUN_LEAVING) {
         /* A loader is replaced, a process that was told to leave has had its time. */
         if (p->kind == BOARD_TRAINER && c->state == RUN_STOPPING)

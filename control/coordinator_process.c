@@ -1,6 +1,7 @@
 /* Starting processes, and what their ends mean. */
 #include "control/coordinator_state.h"
 #include "control/machine.h"
+#include "control/programs.h"
 
 #include "shm/err.h"
 #include "shm/futex.h"
@@ -12,7 +13,14 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { AT_SCRIBE = 0, AT_SCAN, AT_SWEEP, AT_TRAINERS, AT_LOADERS = AT_TRAINERS + WIRE_RANKS };
+enum {
+    AT_SCRIBE = 0,
+    AT_SCAN,
+    AT_SWEEP,
+    AT_ASK,
+    AT_TRAINERS,
+    AT_LOADERS = AT_TRAINERS + WIRE_RANKS
+};
 enum { RESPAWN_FIRST_MS = 50, RESPAWN_MOST_MS = 5000 };
 
 proc_t *proc_scribe(coordinator_t *c)
@@ -28,6 +36,11 @@ proc_t *proc_scan(coordinator_t *c)
 proc_t *proc_sweep(coordinator_t *c)
 {
     return &c->procs[AT_SWEEP];
+}
+
+proc_t *proc_ask(coordinator_t *c)
+{
+    return &c->procs[AT_ASK];
 }
 
 proc_t *proc_trainer(coordinator_t *c, uint32_t rank)
@@ -46,7 +59,7 @@ void proc_init(coordinator_t *c)
         proc_t *p = &c->procs[i];
         p->page = i;
         p->kind = i == AT_SCRIBE || i == AT_SWEEP ? BOARD_SCRIBE
-                  : i == AT_SCAN                  ? BOARD_SCAN
+                  : i == AT_SCAN || i == AT_ASK   ? BOARD_SCAN
                   : i < AT_LOADERS                ? BOARD_TRAINER
                                                   : BOARD_LOADER;
         p->index = i < AT_TRAINERS ? 0 : i < AT_LOADERS ? i - AT_TRAINERS : i - AT_LOADERS;
@@ -79,24 +92,6 @@ int proc_any_alive(coordinator_t *c, uint32_t kind)
     return 0;
 }
 
-/* OpenBLAS 0.3.21 takes processors that it does not know for "Prescott" (SSE3): 32 instead of 80 to
- * 150 GFLOP/s a core, measured. Named by what the processor can do, unless the user has named one.
- */
-static const char *blas_core(void)
-{
-#if defined(__x86_64__)
-    if (getenv("OPENBLAS_CORETYPE"))
-        return NULL;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512cd"))
-        return "OPENBLAS_CORETYPE=SkylakeX";
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return "OPENBLAS_CORETYPE=Haswell";
-#endif
-    return NULL;
-}
-
 /* Exactly what a process of this kind needs (design 3: arenas are inherited by descriptor). */
 static int descriptors(const coordinator_t *c, const proc_t *p, int *fds)
 {
@@ -114,11 +109,27 @@ static int descriptors(const coordinator_t *c, const proc_t *p, int *fds)
     return n;
 }
 
-static const char *program_of(uint32_t kind)
+static void program_of(const coordinator_t *c, const proc_t *p, char *path, size_t bytes)
 {
-    return kind == BOARD_SCRIBE    ? "sluice-scribe"
-           : kind == BOARD_TRAINER ? "sluice-trainer"
-                                   : "sluice-loader";
+    const char *name = p->kind == BOARD_SCRIBE ? "sluice-scribe" : "sluice-loader";
+    if (p->kind == BOARD_TRAINER)
+        programs_trainer(c->config->bin_dir, c->options.devices[p->index] >= 0, path, bytes);
+    else
+        snprintf(path, bytes, "%s/%s", c->config->bin_dir, name);
+}
+
+void proc_began(proc_t *p, uint32_t seconds)
+{
+    p->state = PROC_STARTED;
+    p->since_ns = clock_ns();
+    p->deadline_ns = p->since_ns + seconds * 1000000000ull;
+    p->ready = p->said_bye = p->bye_status = p->stop_wanted = p->stop_sent = p->kill_sent =
+        p->stuck_told = p->last_is_error = 0;
+    p->inert = 0;
+    p->epochs_sent = p->ledger_sent = 0;
+    p->respawn_ns = 0;
+    p->line_used = 0;
+    p->last_words[0] = p->bye_text[0] = '\0';
 }
 
 int proc_start(coordinator_t *c, proc_t *p)
@@ -127,7 +138,7 @@ int proc_start(coordinator_t *c, proc_t *p)
     int fds[SUPERVISE_FDS], n_env = 0;
     const char *env[5] = {NULL};
     p->incarnation = ++c->incarnations;
-    snprintf(program, sizeof program, "%s/%s", c->config->bin_dir, program_of(p->kind));
+    program_of(c, p, program, sizeof program);
     snprintf(token, sizeof token, "SLUICE_TOKEN=%s", c->token);
     snprintf(kind, sizeof kind, "%u", p->kind);
     snprintf(index, sizeof index, "%u", p->index);
@@ -148,7 +159,7 @@ int proc_start(coordinator_t *c, proc_t *p)
     }
     env[n_env++] = token;
     if (p->kind == BOARD_TRAINER) {
-        const char *core = blas_core();
+        const char *core = supervise_blas();
         env[n_env++] = "OPENBLAS_NUM_THREADS=1"; /* the kernels thread by themselves */
         if (core)
             env[n_env++] = core;
@@ -160,16 +171,7 @@ int proc_start(coordinator_t *c, proc_t *p)
         return err_add(rc, "%s", p->name);
     snprintf(p->identity, sizeof p->identity, "%s-%u.%u",
              p == proc_sweep(c) ? p->name : board_kind_name(p->kind), p->index, p->incarnation);
-    p->state = PROC_STARTED;
-    p->since_ns = clock_ns();
-    p->deadline_ns = p->since_ns + (p == proc_sweep(c) ? RUN_SWEEP_S : RUN_HELLO_S) * 1000000000ull;
-    p->ready = p->said_bye = p->bye_status = p->stop_wanted = p->stop_sent = p->kill_sent =
-        p->stuck_told = p->last_is_error = 0;
-    p->inert = 0;
-    p->epochs_sent = p->ledger_sent = 0;
-    p->respawn_ns = 0;
-    p->line_used = 0;
-    p->last_words[0] = p->bye_text[0] = '\0';
+    proc_began(p, p == proc_sweep(c) ? RUN_SWEEP_S : RUN_HELLO_S);
     return 0;
 }
 
@@ -206,8 +208,14 @@ void proc_stop(coordinator_t *c, uint32_t kind, wire_stop_why_t why, double seco
 {
     for (uint32_t i = 0; i < RUN_PROCESSES; i++) {
         proc_t *p = &c->procs[i];
-        if (proc_alive(p) && (kind == BOARD_NONE ? p->kind != BOARD_SCRIBE : p->kind == kind))
-            send_stop(c, p, why, seconds);
+        if (!proc_alive(p) || (kind == BOARD_NONE ? p->kind == BOARD_SCRIBE : p->kind != kind))
+            continue;
+        send_stop(c, p, why, seconds);
+        if (p == proc_ask(c)) { /* it hears no message, and has nothing to leave in order */
+            supervise_kill(&p->child);
+            p->kill_sent = 1;
+            p->deadline_ns = clock_ns() + RUN_UNKILLABLE_S * 1000000000ull;
+        }
     }
 }
 
@@ -327,7 +335,7 @@ static int last_words(const proc_t *p, char *text, size_t bytes)
              p->last_words[0] ? "; its last words: " : "", p->last_words);
     /* Our programs end with the documented statuses, also before they can say goodbye. */
     int status = WIFEXITED(p->child.status) ? WEXITSTATUS(p->child.status) : 0;
-    if (strncmp(how, "did not start", 13) == 0)
+    if (programs_unloaded(&p->child))
         return ERR_ENV;
     return status >= 2 && status <= 4 ? -status : ERR_FAILED;
 }
@@ -433,6 +441,21 @@ static void scribe_swept(coordinator_t *c, const proc_t *scribe)
         run_note(c, LOG_WARN, "%s; the next start tidies up in %s", err_text(), c->run_dir);
 }
 
+/* The child that was asked. */
+static void asked_ended(coordinator_t *c, const proc_t *p)
+{
+    char how[1024];
+    if (p->kill_sent || c->state != RUN_SCANNING)
+        return;
+    int well = WIFEXITED(p->child.status) && WEXITSTATUS(p->child.status) == 0;
+    int unloaded = programs_unloaded(&p->child) && strcmp(p->name, "devices") == 0;
+    int rc = well       ? devices_answered(c)
+             : unloaded ? devices_unloaded(c)
+                        : last_words(p, how, sizeof how);
+    if (rc < 0)
+        run_fail(c, rc, "%s", well || unloaded ? err_text() : how);
+}
+
 static void helper_ended(coordinator_t *c, proc_t *p)
 {
     char how[1024];
@@ -440,6 +463,10 @@ static void helper_ended(coordinator_t *c, proc_t *p)
         return;
     if (p == proc_scribe(c))
         scribe_swept(c, p);
+    if (p == proc_ask(c)) {
+        asked_ended(c, p);
+        return;
+    }
     /* What we killed, and a scan that nobody waits for any more, have nothing to say. */
     if (p->kill_sent || (p->kind == BOARD_SCAN && c->state != RUN_SCANNING))
         return;

@@ -77,18 +77,18 @@ fail:
 /* Keys that a resume may change: facts/yolo.md 8.5's and those of this machine. The others decide
  * what the run is. */
 static const char *const resume_keys[] = {
-    "imgsz",     "batch",         "device",       "close_mosaic",  "workers",    "patience",
-    "val",       "save",          "save_period",  "save_minutes",  "hsv_h",      "hsv_s",
-    "hsv_v",     "degrees",       "translate",    "scale",         "shear",      "perspective",
-    "flipud",    "fliplr",        "bgr",          "mosaic",        "mixup",      "io",
-    "cache",     "ring_depth",    "inflight",     "digest",        "on_warning", "max_pixels",
-    "max_scans", "max_decode_mb", "hang_timeout", "stop_deadline", NULL};
+    "imgsz",     "batch",         "device",       "close_mosaic", "workers",       "patience",
+    "val",       "save",          "save_period",  "save_minutes", "hsv_h",         "hsv_s",
+    "hsv_v",     "degrees",       "translate",    "scale",        "shear",         "perspective",
+    "flipud",    "fliplr",        "bgr",          "mosaic",       "mixup",         "io",
+    "cache",     "ring_depth",    "inflight",     "digest",       "on_warning",    "max_pixels",
+    "max_scans", "max_decode_mb", "hang_timeout", "init_timeout", "stop_deadline", NULL};
 
 /* Of them, those that change no number of the run. */
 static const char *const resume_plain[] = {
-    "batch",     "device",        "workers",      "save",          "save_period", "save_minutes",
-    "io",        "cache",         "ring_depth",   "inflight",      "digest",      "max_pixels",
-    "max_scans", "max_decode_mb", "hang_timeout", "stop_deadline", NULL};
+    "batch",     "device",        "workers",      "save",         "save_period",   "save_minutes",
+    "io",        "cache",         "ring_depth",   "inflight",     "digest",        "max_pixels",
+    "max_scans", "max_decode_mb", "hang_timeout", "init_timeout", "stop_deadline", NULL};
 
 static int is_plain(const char *key)
 {

@@ -1,5 +1,6 @@
 /* From the sample list to armed rings: issues told, plan made, memory compared and reserved. */
 #include "control/coordinator_state.h"
+#include "control/sizing.h"
 
 #include "shm/err.h"
 
@@ -9,8 +10,19 @@
 #include <sys/stat.h>
 
 enum {
-    START_LABELS = 4, /* images of a mosaic; twice with mixup */
+    START_FEW = 8, /* images of a rank below which its own statistics are said to be poor */
 };
+
+/* Batch normalisation of few images has statistics of little worth (facts/yolo.md 4.10). */
+static void warn_of_few(coordinator_t *c)
+{
+    uint32_t each = c->plan.batch / c->ranks;
+    if (c->ranks > 1 && each < START_FEW && !c->options.sync_bn && !c->config->digest_only)
+        run_note(c, LOG_WARN,
+                 "batch=%u is %u image%s on each of %u ranks, and batch normalisation is by rank: "
+                 "sync_bn=True makes it one over all, or raise batch",
+                 c->plan.batch, each, each == 1 ? "" : "s", c->ranks);
+}
 
 static int make_plan(coordinator_t *c)
 {
@@ -18,20 +30,9 @@ static int make_plan(coordinator_t *c)
     plan_t *p = &c->plan;
     if (!run_trains(c))
         return results_plan(c);
-    memset(p, 0, sizeof *p);
-    p->seed = (uint64_t)o->seed;
-    p->n_train = catalog_count(c->catalog, CATALOG_TRAIN);
-    p->n_val = catalog_count(c->catalog, CATALOG_VAL);
-    p->ranks = c->ranks;
-    p->batch = (uint32_t)o->batch;
-    p->val_batch = 2 * p->batch / p->ranks; /* facts/yolo.md 4.2 */
-    p->imgsz = (uint32_t)o->imgsz;
-    p->epochs = (uint32_t)o->epochs;
+    sizing_plan(o, c->catalog, c->ranks, (uint32_t)o->batch, p);
     p->first_epoch = c->first_epoch;
     p->first_position = c->resumed ? c->was.position : 0;
-    p->val_every_epoch = (uint32_t)o->val;
-    p->close_mosaic = (uint32_t)o->close_mosaic;
-    p->mosaic_window = (uint32_t)o->mosaic_window;
     if (p->n_train == 0)
         return err_set(ERR_DATA, "%s has no usable training image", o->data);
     if (p->first_epoch >= p->epochs)
@@ -39,32 +40,6 @@ static int make_plan(coordinator_t *c)
                        "the run in %s has done its %u epochs: there is nothing to resume",
                        c->run_dir, p->epochs);
     return 0;
-}
-
-/* The largest batch that any slot must hold: validation batches have shapes of their own
- * (facts/yolo.md 6.1). */
-static void size_ring(coordinator_t *c)
-{
-    const plan_t *p = &c->plan;
-    ring_config_t *r = &c->ring_config;
-    uint32_t cells = p->batch / p->ranks;
-    memset(r, 0, sizeof *r);
-    r->depth = (uint32_t)c->options.ring_depth;
-    r->digest = c->config->digest_only || c->options.digest;
-    r->cells = cells;
-    r->image_bytes = (uint64_t)cells * p->imgsz * p->imgsz * 3;
-    for (uint32_t first = 0; first < p->n_val; first += p->val_batch) {
-        uint32_t h, w, n = p->n_val - first < p->val_batch ? p->n_val - first : p->val_batch;
-        parts_shape(c->parts, c->catalog, first, n, p->imgsz, &h, &w);
-        uint64_t bytes = (uint64_t)n * h * w * 3;
-        if (bytes > r->image_bytes)
-            r->image_bytes = bytes;
-        if (n > r->cells)
-            r->cells = n;
-    }
-    uint32_t images = c->options.mixup > 0 ? 2 * START_LABELS : START_LABELS;
-    uint64_t cap = (uint64_t)catalog_max_labels(c->catalog) * images;
-    r->label_cap = cap < 1 ? 1 : (uint32_t)cap;
 }
 
 /* Before anything is reserved: above a memory limit fallocate is an OOM kill, not an error (design
@@ -137,8 +112,18 @@ int start_from_list(coordinator_t *c)
     c->list_digest = catalog_digest(c->catalog);
     CHECK_GOTO(warned_init(&c->warned, c->catalog), rc, fail);
     samples_issues(c);
+    return c->options.batch == 0 ? devices_plan(c) : start_planned(c);
+fail:
+    return rc;
+}
+
+int start_planned(coordinator_t *c)
+{
+    int rc;
     CHECK_GOTO(make_plan(c), rc, fail);
-    size_ring(c);
+    warn_of_few(c);
+    sizing_ring(&c->options, c->catalog, c->parts, &c->plan, c->config->digest_only,
+                &c->ring_config);
     CHECK_GOTO(check_needs(c), rc, fail);
     CHECK_GOTO(options_dump_yaml(&c->options, c->yaml, sizeof c->yaml), rc, fail);
     CHECK_GOTO(make_rings(c), rc, fail);
@@ -176,11 +161,16 @@ static void show_table(coordinator_t *c)
                              .ring = c->ring_config,
                              .budget = c->budget,
                              .disk_free = c->disk_free,
+                             .gpus = c->gpus,
+                             .format = c->gpus ? gpus_format(&c->options, c->gpus) : GPU_FP32,
                              .resume = rows,
                              .n_resume = c->resumed ? resume_tell(c, rows) : 0};
-    for (uint32_t r = 0; r < c->ranks; r++)
-        t.memory[r] = atomic_load_explicit(
-            &board_page(c->board, proc_trainer(c, r)->page)->memory_bytes, memory_order_relaxed);
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        const board_page_t *page = board_page(c->board, proc_trainer(c, r)->page);
+        t.memory[r] = atomic_load_explicit(&page->memory_bytes, memory_order_relaxed);
+        t.device_memory[r] = atomic_load_explicit(&page->device_bytes, memory_order_relaxed);
+        t.device_free[r] = atomic_load_explicit(&page->device_free, memory_order_relaxed);
+    }
     if (c->view->start)
         c->view->start(c->view->user, &t);
 }
@@ -243,5 +233,6 @@ void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w)
     w->workers = c->workers;
     w->devices = c->ranks;
     w->device = p->kind == BOARD_TRAINER ? c->options.devices[p->index] : DEVICE_CPU;
+    w->format = w->device < 0 ? GPU_FP32 : gpus_format(&c->options, c->gpus);
     snprintf(w->run_dir, sizeof w->run_dir, "%s", c->run_dir);
 }

@@ -5,6 +5,7 @@
  *   coordinator_process.c   starting processes, their ends, respawn
  *   coordinator_message.c   what a message does
  *   coordinator_samples.c   bad samples, decoders' warnings, the scan's findings
+ *   coordinator_devices.c   children that look at the GPUs and choose a batch
  *   coordinator_start.c     from the sample list to armed rings
  *   coordinator_resume.c    options of a resumed run, its ledger, what is kept and what is lost
  *   coordinator_checkpoint.c  checkpoints that somebody asks for
@@ -29,6 +30,7 @@
 #include "control/coordinator.h"
 
 #include "control/bus.h"
+#include "control/gpus.h"
 #include "control/json.h"
 #include "control/ledger.h"
 #include "control/needs.h"
@@ -43,11 +45,12 @@
 
 enum {
     RUN_LOADERS_MAX = 1024,
-    RUN_PROCESSES = 3 + WIRE_RANKS + RUN_LOADERS_MAX,
+    RUN_PROCESSES = 4 + WIRE_RANKS + RUN_LOADERS_MAX,
     RUN_TICK_MS = 100,
     RUN_HELLO_S = 60,        /* from exec to hello, on a machine that is busy */
     RUN_READY_S = 900,       /* a trainer's start-up: model, memory, weights */
     RUN_SCAN_S = 600,        /* a scan without any progress */
+    RUN_PLAN_S = 120,        /* for a batch to be chosen: model, device, plans */
     RUN_LEAVE_S = 5,         /* to leave when all work is done */
     RUN_UNKILLABLE_S = 3,    /* after SIGKILL: then the kernel holds it */
     RUN_SWEEP_S = 2,         /* for what a scribe that was killed has left in the run directory */
@@ -64,7 +67,7 @@ enum {
 
 typedef enum {
     RUN_OPENING = 0, /* the scribe makes and locks the run directory */
-    RUN_SCANNING,    /* the scan reads the data set */
+    RUN_SCANNING,    /* a child looks at the GPUs, the scan reads the data set */
     RUN_STARTING,    /* trainers build their models */
     RUN_TRAINING,
     RUN_STOPPING, /* asked to stop: trainers checkpoint and leave */
@@ -156,6 +159,8 @@ typedef struct coordinator {
     arena_budget_t budget;                 /* before anything was reserved */
     needs_t needs;
     uint32_t ranks, cpus, threads, workers; /* workers: loaders wanted */
+    gpus_t *gpus;                           /* NULL: nobody looked, for the run is on the CPU */
+    int answer_fd;                          /* of the child that was asked; -1 */
     char yaml[1 << 17];                     /* resolved options, for welcomes and args.yaml */
 
     outbox_t *outbox; /* to the scribe */
@@ -218,6 +223,8 @@ double run_stop_seconds(coordinator_t *c);
 /* coordinator_process.c */
 proc_t *proc_scribe(coordinator_t *c);
 proc_t *proc_scan(coordinator_t *c);
+/* Looks at the GPUs, or chooses a batch; works without messages (coordinator_devices.c). */
+proc_t *proc_ask(coordinator_t *c);
 /* Removes what a scribe that was killed has left; works without messages, for RUN_SWEEP_S. */
 proc_t *proc_sweep(coordinator_t *c);
 proc_t *proc_trainer(coordinator_t *c, uint32_t rank);
@@ -231,6 +238,8 @@ static inline int proc_alive(const proc_t *p)
 int proc_any_alive(coordinator_t *c, uint32_t kind);
 void proc_init(coordinator_t *c);
 int proc_start(coordinator_t *c, proc_t *p);
+/* The child of p runs: what was of its last one is forgotten, and it has so many seconds. */
+void proc_began(proc_t *p, uint32_t seconds);
 /* Reaps, reads last words, and draws the conclusions. */
 void proc_collect(coordinator_t *c);
 /* Sends a frame; a full pipe or a vanished peer is not an error here: who is dead is seen
@@ -260,9 +269,24 @@ void samples_warned(coordinator_t *c, const proc_t *p, const wire_warned_t *m);
 /* What the scan has found: events, and the first few lines. */
 void samples_issues(coordinator_t *c);
 
+/* coordinator_devices.c */
+/* Which devices there are, and who of them is a rank; then the scan. May ask a child first. */
+int devices_begin(coordinator_t *c);
+/* batch=auto: a child chooses it; then start_planned. */
+int devices_plan(coordinator_t *c);
+/* The child has ended well: what it answered. */
+int devices_answered(coordinator_t *c);
+/* The child that was to list the GPUs could not be loaded: as on a machine without one, and the words of
+ * the loader of libraries are the reason. */
+int devices_unloaded(coordinator_t *c);
+/* It has had its time. */
+void devices_overdue(coordinator_t *c, const proc_t *p);
+
 /* coordinator_start.c */
-/* The sample list is there: issues, plan, memory, rings, then trainers and loaders. */
+/* The sample list is there: issues, batch, plan, memory, rings, then trainers and loaders. */
 int start_from_list(coordinator_t *c);
+/* The rest of it, when the batch is known. */
+int start_planned(coordinator_t *c);
 /* Every trainer is ready: args.yaml, the start table, and training, unless a stop came first. */
 void start_done(coordinator_t *c);
 void start_welcome(coordinator_t *c, const proc_t *p, wire_welcome_t *w);

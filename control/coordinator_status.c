@@ -85,6 +85,27 @@ static int slowest_cell(coordinator_t *c, const board_page_t *page, slowest_t *s
     return 1;
 }
 
+/* Sums over the devices, as the GPU counts them itself; 0 where the rank has none. */
+static const board_gpu_t *gpu_of(coordinator_t *c, const proc_t *p, const board_page_t *page)
+{
+    return page && p->kind == BOARD_TRAINER && half(&page->device_one) > 0
+               ? board_gpu(c->board, p->index)
+               : NULL;
+}
+
+static void json_gpu(coordinator_t *c, json_t *j, const proc_t *p, const board_page_t *page)
+{
+    const board_gpu_t *g = gpu_of(c, p, page);
+    if (!g)
+        return;
+    json_key_uint(j, "gpu", half(&page->device_one) - 1);
+    json_key_string(j, "stage", board_stage_name(half(&page->stage)));
+    json_key_number(j, "stage_s", seconds_since(word(&page->stage_ns)));
+    json_key_uint(j, "sums_launched", word(&page->sums_launched));
+    json_key_uint(j, "sums_started", word(&g->started));
+    json_key_uint(j, "sums_completed", word(&g->completed));
+}
+
 static void json_process(coordinator_t *c, json_t *j, const proc_t *p)
 {
     const board_page_t *page = page_of(c, p);
@@ -100,6 +121,7 @@ static void json_process(coordinator_t *c, json_t *j, const proc_t *p)
         json_key_uint(j, "steps_done", word(&page->steps_done));
         json_key_uint(j, "images_done", word(&page->images_done));
         json_key_number(j, "wait_data_s", (double)word(&page->wait_data_ns) / 1e9);
+        json_gpu(c, j, p, page);
     }
     if (page && p->kind == BOARD_LOADER) {
         slowest_t slow;
@@ -219,6 +241,21 @@ static void put_loader(coordinator_t *c, page_t *t, const board_page_t *page)
         put(t, "\n%-12s          %s for %.1f s: %s", "", slow.phase, slow.seconds, slow.path);
 }
 
+static void put_gpu(coordinator_t *c, page_t *t, const proc_t *p, const board_page_t *page)
+{
+    const board_gpu_t *g = gpu_of(c, p, page);
+    uint32_t stage = g ? half(&page->stage) : BOARD_STAGE_RUNNING;
+    if (!g)
+        return;
+    put(t, ", GPU %u", half(&page->device_one) - 1);
+    if (stage < BOARD_STAGE_RUNNING)
+        put(t, " %s for %.1f s", board_stage_name(stage), seconds_since(word(&page->stage_ns)));
+    if (c->ranks > 1)
+        put(t, ", sums %llu begun, %llu done of %llu", (unsigned long long)word(&g->started),
+            (unsigned long long)word(&g->completed),
+            (unsigned long long)word(&page->sums_launched));
+}
+
 static void put_process(coordinator_t *c, page_t *t, const proc_t *p)
 {
     const board_page_t *page = page_of(c, p);
@@ -229,6 +266,7 @@ static void put_process(coordinator_t *c, page_t *t, const proc_t *p)
         put(t, "  epoch %u step %u, %llu images, %.1f s waited for data", half(&page->epoch) + 1,
             half(&page->step) + 1, (unsigned long long)word(&page->images_done),
             (double)word(&page->wait_data_ns) / 1e9);
+    put_gpu(c, t, p, page);
     if (page && p->kind == BOARD_LOADER)
         put_loader(c, t, page);
     if (page && p->kind == BOARD_SCRIBE && word(&page->progress_of))

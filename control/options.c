@@ -137,8 +137,11 @@ static int parse_device(options_t *o, const option_spec_t *row, const char *text
     }
     list[used] = '\0';
     int devices[OPTIONS_DEVICES], n = 0;
-    if (strcasecmp(list, "auto") == 0 || strcasecmp(list, "all") == 0) {
-        devices[n++] = tolower((unsigned char)list[1]) == 'u' ? DEVICE_AUTO : DEVICE_ALL;
+    /* -1: what others call the GPU that is least in use. */
+    if (strcasecmp(list, "auto") == 0 || strcmp(list, "-1") == 0) {
+        devices[n++] = DEVICE_AUTO;
+    } else if (strcasecmp(list, "all") == 0) {
+        devices[n++] = DEVICE_ALL;
     } else {
         char *rest = list, *item;
         while ((item = strsep(&rest, ","))) {
@@ -156,6 +159,29 @@ static int parse_device(options_t *o, const option_spec_t *row, const char *text
     memset(o->devices, 0, sizeof o->devices);
     memcpy(o->devices, devices, (size_t)n * sizeof *devices);
     o->n_devices = n;
+    return 0;
+}
+
+/* A number of images, or a share of memory (auto, -1: OPTIONS_BATCH_SHARE of it). */
+static int parse_batch(options_t *o, const option_spec_t *row, const char *text)
+{
+    double v;
+    if (strcasecmp(text, "auto") == 0 || strcmp(text, "-1") == 0) {
+        o->batch = 0;
+        o->batch_share = OPTIONS_BATCH_SHARE;
+        return 0;
+    }
+    if (!plain_number(text, &v))
+        return refuse(row, text);
+    if (v > 0 && v < 1) {
+        o->batch = 0;
+        o->batch_share = v;
+        return 0;
+    }
+    if (v < row->min || v > row->max || v != floor(v))
+        return refuse(row, text);
+    o->batch = (int)v;
+    o->batch_share = 0;
     return 0;
 }
 
@@ -186,11 +212,6 @@ int options_parse(options_t *o, const option_spec_t *row, const char *text)
         text = row->initial;
     else if (*text == '\0' && row->type != OPT_TYPE_ABSENT)
         return refuse(row, text);
-    if (strcmp(row->key, "batch") == 0 &&
-        (strcasecmp(text, "auto") == 0 || strcmp(text, "-1") == 0))
-        return err_set(ERR_CONFIG,
-                       "batch=%s: this version does not choose the batch by itself; give a number",
-                       text);
     switch (row->type) {
     case OPT_TYPE_TEXT: return parse_text(o, row, text);
     case OPT_TYPE_INT: return parse_int(o, row, text);
@@ -198,6 +219,7 @@ int options_parse(options_t *o, const option_spec_t *row, const char *text)
     case OPT_TYPE_BOOL: return parse_bool(o, row, text);
     case OPT_TYPE_WORD: return parse_word(o, row, text);
     case OPT_TYPE_DEVICE: return parse_device(o, row, text);
+    case OPT_TYPE_BATCH: return parse_batch(o, row, text);
     case OPT_TYPE_ABSENT: return parse_absent(row, text);
     }
     return refuse(row, text);

@@ -14,6 +14,10 @@ enum { OPTIONS_PATH_BYTES = 4096, OPTIONS_NAME_BYTES = 256, OPTIONS_DEVICES = 64
 /* Room that any dump or document fits into: four paths of escaped bytes and the rest. */
 enum { OPTIONS_YAML_BYTES = 1 << 17 };
 
+/* What batch=auto takes of the memory that is free: the rest is for kernels' code, libraries' own
+ * memory, and what is not planned. */
+#define OPTIONS_BATCH_SHARE 0.85
+
 typedef enum { OPT_CACHE_NONE = 0 } opt_cache_t;
 typedef enum { OPT_IO_AUTO = 0, OPT_IO_URING, OPT_IO_THREADS } opt_io_t;
 typedef enum { OPT_OPTIM_AUTO = 0, OPT_OPTIM_SGD, OPT_OPTIM_ADAMW } opt_optimizer_t;
@@ -23,8 +27,8 @@ typedef enum { OPT_WARN_USE = 0, OPT_WARN_SKIP } opt_warning_t;
 typedef enum { OPT_MODE_TRAIN = 0, OPT_MODE_VAL, OPT_MODE_PREDICT } opt_mode_t;
 typedef enum { OPT_RECT_AUTO = 0, OPT_RECT_ON, OPT_RECT_OFF } opt_rect_t;
 
-/* AUTO: every GPU, or the CPU where there is none. ALL: every GPU, an error where there is none.
- * options_resolve_devices replaces both. */
+/* AUTO: the GPU with the most free memory, or the CPU where there is none. ALL: every GPU, an error
+ * where there is none. options_resolve_devices replaces both. */
 enum { DEVICE_CPU = -1, DEVICE_AUTO = -2, DEVICE_ALL = -3 };
 
 typedef struct {
@@ -42,10 +46,12 @@ typedef struct {
     /* how long */
     int epochs, patience, close_mosaic, seed, deterministic;
     /* size and machine */
-    int batch, imgsz;                        /* batch is global */
+    int batch, imgsz;                        /* batch is global; 0: auto, until it is chosen */
+    double batch_share;                      /* auto: of the memory that is free for it; else 0 */
     int workers;                             /* loaders on this node; -1: from the machine */
     int devices[OPTIONS_DEVICES], n_devices; /* DEVICE_CPU, a CUDA ordinal, or one AUTO or ALL */
     opt_amp_t amp;
+    int sync_bn; /* batch normalisation over all ranks */
     /* optimiser (facts/yolo.md 2 and 4) */
     opt_optimizer_t optimizer;
     double lr0, lrf, momentum, weight_decay, warmup_epochs, warmup_momentum, warmup_bias_lr;
@@ -77,6 +83,7 @@ typedef struct {
     int digest;        /* fill cell digests during training too */
     /* supervision */
     double hang_timeout;  /* seconds */
+    double init_timeout;  /* seconds, of each stage of a start on several GPUs */
     double stop_deadline; /* seconds */
     uint64_t set_mask[4]; /* table rows that a source has set */
 } options_t;
@@ -96,10 +103,10 @@ int options_load_yaml_text(options_t *o, const char *text, size_t bytes, const c
 int options_check(options_t *o, char *notes, size_t notes_bytes);
 /* The part of it that is for a resume, whose other options are not known yet. */
 int options_check_resume(const options_t *o);
-/* Replaces DEVICE_AUTO and DEVICE_ALL on a machine with so many usable GPUs (0: none, or no CUDA in
- * this build) and checks ordinals, batch and amp against the devices. ERR_ENV for a device that is
- * not there. */
-int options_resolve_devices(options_t *o, int gpus);
+/* Replaces DEVICE_AUTO (by GPU `best`, or the CPU where best is negative) and DEVICE_ALL on a machine
+ * with so many GPUs (0: none, and `why` says why), and checks ordinals, batch and amp against the
+ * devices. ERR_ENV for a device that is not there. */
+int options_resolve_devices(options_t *o, int gpus, int best, const char *why);
 /* The resolved configuration as YAML text that options_load_yaml_text reads back to the same
  * values. The text's length, or negative when it does not fit into OPTIONS_YAML_BYTES or less. */
 int options_dump_yaml(const options_t *o, char *text, size_t bytes);

@@ -61,6 +61,8 @@ static int check_names(const options_t *o)
 static int check_batch(const options_t *o)
 {
     int ranks = o->n_devices, rest = o->batch % ranks;
+    if (o->batch == 0 && o->mode != OPT_MODE_TRAIN)
+        return err_set(ERR_CONFIG, "batch=auto is for `sluice train`: give a number");
     if (rest == 0 || o->mode != OPT_MODE_TRAIN)
         return 0;
     if (o->batch < ranks)
@@ -139,23 +141,26 @@ int options_check(options_t *o, char *text, size_t bytes)
     return 0;
 }
 
-int options_resolve_devices(options_t *o, int gpus)
+int options_resolve_devices(options_t *o, int gpus, int best, const char *why)
 {
     int kind = o->devices[0], rc;
     if (kind == DEVICE_ALL && gpus <= 0)
-        return err_set(ERR_ENV, "device=all: no usable GPU was found; use device=cpu");
-    if (kind == DEVICE_AUTO || kind == DEVICE_ALL) {
-        memset(o->devices, 0, sizeof o->devices);
-        o->n_devices = gpus > OPTIONS_DEVICES ? OPTIONS_DEVICES : gpus > 0 ? gpus : 1;
+        return err_set(ERR_ENV, "device=all: no usable GPU was found (%s); use device=cpu", why);
+    if (kind == DEVICE_AUTO) {
+        o->devices[0] = best < 0 ? DEVICE_CPU : best;
+    } else if (kind == DEVICE_ALL) {
+        o->n_devices = gpus > OPTIONS_DEVICES ? OPTIONS_DEVICES : gpus;
         for (int i = 0; i < o->n_devices; i++)
-            o->devices[i] = gpus > 0 ? i : DEVICE_CPU;
+            o->devices[i] = i;
     }
     for (int i = 0; i < o->n_devices; i++) {
         if (o->devices[i] < gpus)
             continue;
         if (gpus <= 0)
-            return err_set(ERR_ENV, "device=%d: no usable GPU was found; use device=cpu",
-                           o->devices[i]);
+            return err_set(ERR_ENV, "device=%d: no usable GPU was found (%s); use device=cpu",
+                           o->devices[i], why);
+        if (gpus == 1)
+            return err_set(ERR_ENV, "device=%d: this machine has one GPU, device=0", o->devices[i]);
         return err_set(ERR_ENV, "device=%d: this machine's GPUs are 0 to %d", o->devices[i],
                        gpus - 1);
     }

@@ -68,12 +68,14 @@ const option_spec_t options_table[] = {
     BOOL(deterministic, "True", "the same weights for the same seed on one device"),
 
     SECTION("Size and machine"),
-    INT(batch, "16", 1, 65536, 0, "images of a batch, over all devices; see nbs; val, predict: on each"),
+    {"batch", OPT_TYPE_BATCH, 0, 0, 0, "16", 1, 65536, NULL,
+     "images of a batch over all devices, or auto; val, predict: on each", NULL},
     INT(imgsz, "640", 32, 16384, 0, "training side in pixels; rounded up to a multiple of 32"),
     INT(workers, "-1", -1, 1024, OPT_NONE_OK, "loader processes; -1: from the machine's CPUs"),
     {"device", OPT_TYPE_DEVICE, OPT_NONE_OK, 0, 0, "auto", 0, 0, NULL,
-     "auto (GPUs, else CPU), all, 0 or 0,1,2,3, cpu, cpu,cpu (two ranks)", NULL},
-    WORD(amp, "True", amp_words, "True: bf16 on a GPU, full precision on a CPU"),
+     "auto (a GPU, else the CPU), all, 0 or 0,1,2,3, cpu, cpu,cpu (two ranks)", NULL},
+    WORD(amp, "True", amp_words, "True: bf16 on a GPU (before 8.0 fp16), float32 on a CPU"),
+    BOOL(sync_bn, "False", "batch normalisation over the images of all ranks, not of each"),
 
     SECTION("Optimiser"),
     WORD(optimizer, "auto", optimizer_words, "auto: by the run's length, with lr0 and momentum of its own"),
@@ -134,6 +136,7 @@ const option_spec_t options_table[] = {
 
     SECTION("Supervision"),
     REAL(hang_timeout, "30", 1, 86400, 0, "seconds without progress before a hang is acted on"),
+    REAL(init_timeout, "120", 1, 86400, 0, "seconds for each stage in which several GPUs find together"),
     REAL(stop_deadline, "25", 1, 86400, 0, "seconds that a stop may take to checkpoint and leave"),
 
     SECTION("Known from elsewhere, not in this version: only the value that leaves them off is taken"),

@@ -13,6 +13,7 @@ typedef enum {
     OPT_TYPE_BOOL,
     OPT_TYPE_WORD,   /* one of words */
     OPT_TYPE_DEVICE, /* o->devices */
+    OPT_TYPE_BATCH,  /* o->batch, o->batch_share */
     OPT_TYPE_ABSENT, /* known from elsewhere, not in this version: only the words of `initial` pass
                       */
 } option_type_t;

@@ -75,6 +75,14 @@ static void put_value(sink_t *s, const options_t *o, const option_spec_t *row)
     case OPT_TYPE_REAL: put_double(s, *(const double *)at); break;
     case OPT_TYPE_BOOL: put(s, "%s", *(const int *)at ? "True" : "False"); break;
     case OPT_TYPE_DEVICE: put_devices(s, o); break;
+    case OPT_TYPE_BATCH:
+        if (o->batch > 0)
+            put(s, "%d", o->batch);
+        else if (o->batch_share < OPTIONS_BATCH_SHARE || o->batch_share > OPTIONS_BATCH_SHARE)
+            put_double(s, o->batch_share);
+        else
+            put(s, "auto");
+        break;
     case OPT_TYPE_ABSENT: break;
     case OPT_TYPE_WORD:
         memcpy(&v, at, sizeof v);
@@ -105,6 +113,10 @@ void options_legal_text(const option_spec_t *row, char *text, size_t bytes)
             row->flags & OPT_OPEN_LOW ? "and up to" : "to", row->max);
         break;
     case OPT_TYPE_BOOL: put(&s, "True or False"); break;
+    case OPT_TYPE_BATCH:
+        put(&s, "a whole number from %.0f to %.0f, auto, or a share of the free memory as in 0.7",
+            row->min, row->max);
+        break;
     case OPT_TYPE_DEVICE: put(&s, "auto, all, cpu, or a list such as 0,1,2,3 or cpu,cpu"); break;
     case OPT_TYPE_ABSENT: put(&s, "its off value"); break;
     case OPT_TYPE_WORD:
@@ -192,7 +204,7 @@ static void range_text(const option_spec_t *row, char *text, size_t bytes)
     text[0] = '\0';
     if (row->type == OPT_TYPE_INT && row->max >= 2147483647.0)
         snprintf(text, bytes, " [%.0f or more]", row->min);
-    else if (row->type == OPT_TYPE_INT || row->type == OPT_TYPE_REAL)
+    else if (row->type == OPT_TYPE_INT || row->type == OPT_TYPE_REAL || row->type == OPT_TYPE_BATCH)
         snprintf(text, bytes, " [%s%.0f to %.0f]", row->flags & OPT_OPEN_LOW ? "above " : "",
                  row->min, row->max);
     else if (row->type == OPT_TYPE_WORD) {

@@ -261,3 +261,21 @@ void supervise_close(supervise_child_t *child)
         *fds[i] = -1;
     }
 }
+
+/* OpenBLAS 0.3.21 takes processors that it does not know for "Prescott" (SSE3): 32 instead of 80 to
+ * 150 GFLOP/s a core, measured. Named by what the processor can do, unless the user has named one.
+ */
+const char *supervise_blas(void)
+{
+#if defined(__x86_64__)
+    if (getenv("OPENBLAS_CORETYPE"))
+        return NULL;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512cd"))
+        return "OPENBLAS_CORETYPE=SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "OPENBLAS_CORETYPE=Haswell";
+#endif
+    return NULL;
+}

@@ -1,5 +1,5 @@
 /* Starting, watching and ending one process (design 1). Used by the coordinator, which is the only
- * parent.
+ * parent, and by commands that ask a child.
  *
  * fork + exec from the calling thread, which must be the one that lives as long as the run:
  * PDEATHSIG fires when the forking *thread* ends. The child gets a session of its own (a terminal's
@@ -53,5 +53,7 @@ void supervise_kill(const supervise_child_t *child);
 void supervise_continue(const supervise_child_t *child);
 /* Releases the descriptors of a child that has ended or is given up. */
 void supervise_close(supervise_child_t *child);
+/* OPENBLAS_CORETYPE=... for the env of a process that uses BLAS, or NULL. Pure. */
+const char *supervise_blas(void);
 
 #endif

@@ -82,7 +82,7 @@ typedef struct {
     int32_t device;              /* a trainer's: DEVICE_CPU or CUDA ordinal */
     char run_dir[4096];          /* absolute; "" for digest */
     uint32_t yaml_bytes;         /* args.yaml text behind this struct */
-    uint32_t pad;
+    uint32_t format;             /* a trainer's: gpu_format_t of its activations (gpus.h) */
 } wire_welcome_t;
 
 typedef struct {

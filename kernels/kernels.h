@@ -7,6 +7,12 @@
  * the first step. No operation allocates, and none reads back to the host except k_ops_t.download
  * and event waits.
  *
+ * Number formats: what changes hands between operations of the model (images, activations, their
+ * gradients, the convolutions' weights) is in the format that the tensor names: K_F32, or K_BF16 or
+ * K_F16 on a GPU. All tensors of a call have the same. Everything else is float32 (weights as the
+ * optimiser keeps them, their gradients, momenta, biases, normalisation, loss items), sums of
+ * normalisation are doubles, and arithmetic inside an operation is float32 or better.
+ *
  * Layout: images are NHWC; the element (n, y, x, c) of a tensor is element ((n*h + y)*w + x)*ld + c
  * behind `at`. ld >= c lets a tensor be a channel slice of a wider one, which is how concat and
  * split cost nothing. Convolution weights are [out][kh][kw][in] (OHWI), depthwise weights
@@ -33,6 +39,8 @@ enum { K_ALIGN = 256 }; /* bytes; every place in the arena is a multiple */
 
 typedef enum { K_F32 = 0, K_BF16, K_F16 } k_dtype_t;
 typedef enum { K_STREAM_MAIN = 0, K_STREAM_COPY, K_STREAM_COMM, K_STREAMS } k_stream_t;
+/* Events and recorded steps are numbered by whoever uses them. */
+enum { K_EVENTS = 96, K_GRAPHS = 16, K_COMM_ID = 128 };
 typedef enum { K_ACT_NONE = 0, K_ACT_SILU } k_act_t;
 
 typedef struct {
@@ -52,6 +60,7 @@ typedef struct {
     int ordinal; /* CUDA ordinal; ignored on the CPU */
     int threads; /* CPU: worker threads, the caller's included */
     int deterministic;
+    k_dtype_t compute; /* format of activations; open refuses what the device cannot do */
 } k_open_t;
 
 /* Square kernel, padding k / 2 (facts/yolo.md 1.2). */
@@ -84,8 +93,21 @@ typedef struct {
     float ema_decay;    /* d(u) of facts/yolo.md 4.6 */
     float grad_scale;   /* multiplies gradients before clip: 1 without loss scaling */
     float first_step;   /* SGD: 1 on the first update, buf = g */
-    float pad[3];
+    float step;         /* number of this update, from 1: AdamW's t before any were left out */
+    float pad[2];
 } k_hyper_t;
+
+/* What `norm` of the optimiser's operations names: the norm, and on a GPU the loss scale of float16
+ * (K_F16), kept where a recorded step finds it. The gradients of a step are `scale` times too large;
+ * grad_norm and the updates divide by it. When the norm is not finite and scale is not 1, the update
+ * is left out (weights, momenta; the gradients are zeroed all the same). first_step and AdamW's t
+ * then count from the first that was not. */
+typedef struct {
+    float norm;
+    float scale;   /* 1: no scaling */
+    float good;    /* updates since the scale last changed */
+    float skipped; /* updates left out since the start */
+} k_scaling_t;
 
 enum { K_LEVELS = 3, K_REG_MAX = 16 };
 
@@ -104,8 +126,10 @@ typedef struct {
     k_at gt;            /* k_gt_t [n][max_gt] */
     k_at gt_count;      /* int32 [n] */
     float gain_box, gain_cls, gain_dfl;
-    float scale; /* gradients are of (sum of weighted items) * scale: scale = batch of this rank */
-    k_at items;  /* out: float[4]: box, cls, dfl (weighted, facts/yolo.md 3.2), sum of target scores
+    float scale;  /* gradients are of (sum of weighted items) * scale: scale = batch of this rank */
+    k_at scaling; /* k_scaling_t whose scale multiplies the gradients too; K_NONE: none. GPU only */
+    k_at sum;     /* detect_assign, detect_terms: double, sum of target scores before max(., 1) */
+    k_at items; /* out: float[4]: box, cls, dfl (weighted, facts/yolo.md 3.2), sum of target scores
                     S */
     k_at work;
     uint64_t work_bytes; /* >= detect_loss_work of the same shapes */
@@ -131,6 +155,7 @@ typedef struct {
 
 struct k_ops {
     const char *name; /* "cpu", "cuda" */
+    int async;        /* operations are only enqueued when they return */
 
     /* Life. open does not take arena memory; reserve does, once, poisoned in debug builds. why: the
      * reason of a failure; after success empty, or a sentence worth logging (a slow BLAS kernel).
@@ -148,6 +173,57 @@ struct k_ops {
     int (*zero)(k_dev_t *dev, k_at dst, uint64_t bytes);
     int (*wait)(k_dev_t *dev, k_stream_t s,
                 int timeout_ms); /* 0 drained, 1 not yet, negative error */
+    /* Event e: recorded behind what stream s has been given so far; `after` makes a stream wait for
+     * it, `event` the host: 0 it has fired (or was never recorded), 1 not yet, negative error. */
+    int (*record)(k_dev_t *dev, int32_t e, k_stream_t s);
+    int (*after)(k_dev_t *dev, k_stream_t s, int32_t e);
+    int (*event)(k_dev_t *dev, int32_t e, int timeout_ms);
+    /* Milliseconds between two events that have fired, or negative. */
+    float (*elapsed)(k_dev_t *dev, int32_t from, int32_t to);
+
+    /* Host memory. pin registers memory that exists (a ring), so that copies run by DMA and `tick`
+     * may write it; host_alloc gives memory of that kind. unpin and host_free before close. */
+    int (*pin)(k_dev_t *dev, void *host, uint64_t bytes);
+    int (*unpin)(k_dev_t *dev, void *host);
+    void *(*host_alloc)(k_dev_t *dev, uint64_t bytes);
+    void (*host_free)(k_dev_t *dev, void *host);
+    /* Adds 1 to an aligned 64-bit word of pinned memory in the order of stream s, visible to all
+     * processes: how others see what the device has begun and ended (design 5). */
+    int (*tick)(k_dev_t *dev, k_stream_t s, uint64_t *word);
+
+    /* A recorded step. What is enqueued between capture and captured, on the main stream and on
+     * streams that wait for it and are waited for, is kept in slot and not run; replay enqueues it
+     * on the main stream. A slot that is used already is recorded anew. Events recorded in between
+     * are the step's own, and behind it as if they had never been. forget destroys one, or all
+     * with slot = K_GRAPHS: before a communicator that they use is closed. async devices only. */
+    int (*capture)(k_dev_t *dev, int32_t slot);
+    int (*captured)(k_dev_t *dev);
+    int (*replay)(k_dev_t *dev, int32_t slot);
+    int (*forget)(k_dev_t *dev, int32_t slot);
+
+    /* Algorithms. Between measure(1) and measure(0) a convolution of a shape that has no choice yet
+     * times its candidates on the places it is given; results of that pass mean nothing. A shape
+     * without a choice outside takes the first that the library proposes. choices writes lines of
+     * text ("shape algorithm ..") and returns their length, also when `bytes` is too few; choose
+     * takes such a text: lines that do not fit this device are left out. */
+    int (*measure)(k_dev_t *dev, int on);
+    int64_t (*choices)(k_dev_t *dev, char *text, uint64_t bytes);
+    int (*choose)(k_dev_t *dev, const char *text);
+
+    /* Sums over the devices of several processes. comm_id on rank 0, its bytes to all; comm_open
+     * begins, comm_poll says 0 ready, 1 in progress, negative error. comm_sum: `count` floats (or
+     * doubles) in place, enqueued on s; between comm_begin and comm_end several become one. It (or
+     * comm_end) may return before the sum is in the stream: nothing more is given to s until
+     * comm_poll says 0.
+     * comm_close may hang while a device hangs: helper thread with a deadline, recorded steps
+     * forgotten first. */
+    int (*comm_id)(k_dev_t *dev, uint8_t id[K_COMM_ID]);
+    int (*comm_open)(k_dev_t *dev, const uint8_t id[K_COMM_ID], int rank, int ranks);
+    int (*comm_poll)(k_dev_t *dev);
+    int (*comm_begin)(k_dev_t *dev);
+    int (*comm_end)(k_dev_t *dev);
+    int (*comm_sum)(k_dev_t *dev, k_stream_t s, k_at at, uint64_t count, int doubles);
+    int (*comm_close)(k_dev_t *dev, int abort);
 
     /* uint8 RGB [n][h][w][3] at `u8` -> y = value / 255 (facts/yolo.md 5.9). */
     int (*image)(k_dev_t *dev, k_at u8, const k_tensor_t *y);
@@ -212,11 +288,16 @@ struct k_ops {
     /* Loss, suppression. */
     uint64_t (*detect_loss_work)(k_dev_t *dev, const k_detect_loss_t *p);
     int (*detect_loss)(k_dev_t *dev, const k_detect_loss_t *p);
+    /* The same in two halves, for ranks that share their sum of target scores: what p->sum holds
+     * when detect_terms begins is what it divides by. */
+    int (*detect_assign)(k_dev_t *dev, const k_detect_loss_t *p);
+    int (*detect_terms)(k_dev_t *dev, const k_detect_loss_t *p);
     uint64_t (*nms_work)(k_dev_t *dev, const k_nms_t *p);
     int (*nms)(k_dev_t *dev, const k_nms_t *p);
 
     /* Optimiser over a flat run of `count` floats that belong to one parameter group.
-     * grad_norm: norm (one float) = L2 norm of grad_scale * g, over all runs, in double.
+     * grad_norm: norm (k_scaling_t's first float; a CPU uses no more of it) = L2 norm of
+     * grad_scale * g / scale, over all runs, in double.
      * sgd, adamw (facts/yolo.md 4.1): clip factor min(1, max_norm / (norm + 1e-6)), update, then g
      * = 0. ema: dst = d * dst + (1 - d) * src (facts/yolo.md 4.6). hyper: k_hyper_t in the arena.
      */
@@ -226,11 +307,16 @@ struct k_ops {
     int (*adamw)(k_dev_t *dev, k_at w, k_at g, k_at m, k_at v, uint64_t count, int32_t group,
                  k_at hyper, k_at norm);
     int (*ema)(k_dev_t *dev, k_at src, k_at dst, uint64_t count, k_at hyper);
+    /* After the updates of a step: a norm that is not finite halves the scale, 2000 good updates in
+     * a row double it (facts/yolo.md 4.5). Nothing where scale is 1. */
+    int (*scale_update)(k_dev_t *dev, k_at norm);
+    /* dst[i] in dtype = src[i] in float32: the convolutions' copy of the weights. */
+    int (*cast)(k_dev_t *dev, k_at src, k_at dst, k_dtype_t dtype, uint64_t count);
 };
 
 const k_ops_t *k_cpu_ops(void);
-#ifdef SLUICE_CUDA
-const k_ops_t *k_cuda_ops(void);
-#endif
+/* Weak: the address is NULL in a program that kernels/cuda is not linked into, so that the same objects
+ * make a trainer with CUDA's libraries and one without. Who calls it has looked. */
+const k_ops_t *k_cuda_ops(void) __attribute__((weak));
 
 #endif

@@ -9,16 +9,23 @@
 #include <unistd.h>
 
 #define BOARD_MAGIC   0x3144524f42434c53ull /* "SLCBORD1" */
-#define BOARD_VERSION 1u
+#define BOARD_VERSION 2u
 
 _Static_assert(sizeof(board_page_t) <= BOARD_PAGE_BYTES, "a page must hold its process");
 _Static_assert(sizeof(board_hub_t) <= BOARD_PAGE_BYTES, "page 0 must hold the hub");
+_Static_assert(sizeof(board_gpu_t) <= BOARD_PAGE_BYTES, "a GPU's page must hold its counters");
 
 struct board {
     uint8_t *base;
     uint64_t bytes;
     uint32_t pages;
 };
+
+/* Hub, process pages, pages of the GPUs. */
+static uint64_t board_bytes(uint32_t pages)
+{
+    return ((uint64_t)pages + 1 + BOARD_GPUS) * BOARD_PAGE_BYTES;
+}
 
 static int board_wrap(void *base, uint64_t bytes, uint32_t pages, board_t **board)
 {
@@ -35,7 +42,7 @@ static int board_wrap(void *base, uint64_t bytes, uint32_t pages, board_t **boar
 int board_create(uint32_t pages, board_t **board, int *fd)
 {
     void *base;
-    uint64_t bytes = ((uint64_t)pages + 1) * BOARD_PAGE_BYTES;
+    uint64_t bytes = board_bytes(pages);
     int rc = arena_create("sluice-board", bytes, &base, fd);
     if (rc < 0)
         return err_add(rc, "status board");
@@ -60,7 +67,7 @@ int board_attach(int fd, board_t **board)
         return err_add(rc, "status board");
     const board_hub_t *hub = base;
     if (bytes < BOARD_PAGE_BYTES || hub->magic != BOARD_MAGIC || hub->version != BOARD_VERSION ||
-        bytes != ((uint64_t)hub->pages + 1) * BOARD_PAGE_BYTES) {
+        bytes != board_bytes(hub->pages)) {
         rc = err_set(
             ERR_FAILED,
             "descriptor %d is not a status board of this version: all binaries of a run must "
@@ -101,6 +108,13 @@ uint32_t board_pages(const board_t *board)
     return board->pages;
 }
 
+board_gpu_t *board_gpu(board_t *board, uint32_t rank)
+{
+    if (rank >= BOARD_GPUS)
+        return NULL;
+    return (board_gpu_t *)(board->base + ((size_t)board->pages + 1 + rank) * BOARD_PAGE_BYTES);
+}
+
 void board_open_page(board_page_t *page, board_kind_t kind, uint32_t index, uint32_t incarnation)
 {
     memset((void *)page, 0, sizeof *page);
@@ -130,6 +144,14 @@ void board_progress(board_page_t *page, uint64_t done, uint64_t of)
     atomic_store_explicit(&page->beat_ns, clock_ns(), memory_order_relaxed);
 }
 
+void board_set_stage(board_page_t *page, board_stage_t stage)
+{
+    uint64_t now = clock_ns();
+    atomic_store_explicit(&page->stage_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&page->beat_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&page->stage, stage, memory_order_relaxed);
+}
+
 const char *board_phase_name(uint32_t phase)
 {
     static const char *const names[BOARD_PHASES] = {
@@ -150,6 +172,20 @@ const char *board_phase_name(uint32_t phase)
         [BOARD_WRITING] = "writing",
     };
     return phase < BOARD_PHASES ? names[phase] : "unknown";
+}
+
+const char *board_stage_name(uint32_t stage)
+{
+    static const char *const names[BOARD_STAGES] = {
+        [BOARD_STAGE_NONE] = "before its device",
+        [BOARD_STAGE_CONTEXT] = "opening its device",
+        [BOARD_STAGE_RENDEZVOUS] = "meeting the other ranks",
+        [BOARD_STAGE_COMMUNICATOR] = "connecting to the other devices",
+        [BOARD_STAGE_FIRST_SUM] = "in the first sum over the devices",
+        [BOARD_STAGE_CAPTURE] = "recording its step",
+        [BOARD_STAGE_RUNNING] = "running",
+    };
+    return stage < BOARD_STAGES ? names[stage] : "unknown";
 }
 
 const char *board_kind_name(uint32_t kind)

@@ -202,6 +202,12 @@ const ring_config_t *ring_get_config(const ring_t *ring)
     return &ring->head->config;
 }
 
+void *ring_mapping(ring_t *ring, uint64_t *bytes)
+{
+    *bytes = ring->bytes;
+    return ring->base;
+}
+
 /* ---- claim words ---- */
 
 static size_t cell_index(const ring_t *ring, uint64_t seq, uint32_t cell)

@@ -88,6 +88,8 @@ int ring_attach(int fd, _Atomic uint32_t *bell, ring_t **ring);
 void ring_set_bell(ring_t *ring, _Atomic uint32_t *bell);
 void ring_close(ring_t **ring);
 const ring_config_t *ring_get_config(const ring_t *ring);
+/* This process's mapping as a whole, for a device that copies from it by itself. */
+void *ring_mapping(ring_t *ring, uint64_t *bytes);
 
 /* Coordinator, before start: opens the window [0, depth) with cells[i] cells in batch i. */
 void ring_arm(ring_t *ring, const uint32_t *cells);

@@ -24,14 +24,30 @@ static void check_device(const model_t *m, int rc, const char *what)
         fail_msg("%s: %s", what, m->dev->ops->error(m->dev));
 }
 
+enum { WAIT_MS = 20000 };
+
+static const k_ops_t *device;
+
+void model_on(const k_ops_t *ops)
+{
+    device = ops;
+}
+
+const char *model_where(void)
+{
+    return device && device->async ? "GPU, " : "";
+}
+
 void model_adopt(model_t *m, graph_t *g, int threads)
 {
-    char why[256];
+    char why[512];
     memset(m, 0, sizeof *m);
     m->g = g;
     const k_open_t args = {.ordinal = 0, .threads = threads, .deterministic = 1};
-    if (k_cpu_ops()->open(&args, &m->dev, why, sizeof why) < 0)
-        fail_msg("no CPU device: %s", why);
+    const k_ops_t *ops = device ? device : k_cpu_ops();
+    if (ops->open(&args, &m->dev, why, sizeof why) < 0)
+        fail_msg("no device: %s", why);
+    m->memory.compute = K_NONE;
     const graph_sizes_t *s = graph_sizes(m->g);
     m->memory.weights = 0;
     m->memory.grads = m->memory.weights + s->weights * sizeof(float);
@@ -48,7 +64,7 @@ void model_open(model_t *m, const char *name, int32_t nc, int threads)
 
 void model_plan(model_t *m, graph_mode_t mode, int32_t n, int32_t h, int32_t w, graph_plan_t *plan)
 {
-    model_check(graph_plan(m->g, m->dev, mode, n, h, w, m->base, plan), "plan");
+    model_check(graph_plan(m->g, m->dev, mode, K_F32, n, h, w, m->base, plan), "plan");
     if (plan->activation_bytes > m->room)
         m->room = plan->activation_bytes;
 }
@@ -56,7 +72,7 @@ void model_plan(model_t *m, graph_mode_t mode, int32_t n, int32_t h, int32_t w, 
 void model_write(model_t *m, k_at at, const void *data, uint64_t bytes)
 {
     check_device(m, m->dev->ops->upload(m->dev, K_STREAM_MAIN, at, data, bytes), "upload");
-    check_device(m, m->dev->ops->wait(m->dev, K_STREAM_MAIN, 1000), "upload");
+    assert_int_equal(m->dev->ops->wait(m->dev, K_STREAM_MAIN, WAIT_MS), 0);
 }
 
 static void poison(model_t *m, k_at at, uint64_t bytes)
@@ -144,7 +160,7 @@ float *model_region(model_t *m, k_at at, uint64_t floats)
     check_device(m,
                  m->dev->ops->download(m->dev, K_STREAM_MAIN, values, at, floats * sizeof *values),
                  "download");
-    check_device(m, m->dev->ops->wait(m->dev, K_STREAM_MAIN, 1000), "download");
+    assert_int_equal(m->dev->ops->wait(m->dev, K_STREAM_MAIN, WAIT_MS), 0);
     return values;
 }
 

@@ -1,4 +1,4 @@
-/* A model on a CPU device, for tests: built, planned, with initial weights, in an arena that was
+/* A model on a device, for tests: built, planned, with initial weights, in an arena that was
  * filled with NaN first, so that whatever is read before it was written shows. Failures end the
  * test. */
 #ifndef SLUICE_TESTS_MODEL_FIXTURE_H
@@ -16,6 +16,10 @@ typedef struct {
     uint64_t extra_bytes;
 } model_t;
 
+/* The device of the models that are opened from now on, in float32; NULL, as at first: a CPU. */
+void model_on(const k_ops_t *ops);
+/* "GPU, " or "", for what a test says. */
+const char *model_where(void);
 void model_open(model_t *m, const char *name, int32_t nc, int threads);
 /* Takes over a graph that the test has built. */
 void model_adopt(model_t *m, graph_t *g, int threads);

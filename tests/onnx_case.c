@@ -168,7 +168,7 @@ static void dump(const case_t *c, const char *folder)
     model_ready(&m, 5);
     for (int i = 0; i < c->settle; i++) {
         model_input(&m, &settle, 100 + (uint32_t)i);
-        model_check(graph_forward(m.g, m.dev, GRAPH_TRAIN, &m.memory), "settle");
+        model_check(graph_forward(m.g, m.dev, GRAPH_TRAIN, &m.memory, NULL), "settle");
     }
     const graph_sizes_t *s = graph_sizes(m.g);
     float *weights = model_region(&m, m.memory.weights, s->weights);
@@ -182,7 +182,7 @@ static void dump(const case_t *c, const char *folder)
     model_poison(&m);
     model_input(&m, &p, 1);
     add_input(w, &m, &p.input);
-    model_check(graph_forward(m.g, m.dev, GRAPH_INFER, &m.memory), "forward");
+    model_check(graph_forward(m.g, m.dev, GRAPH_INFER, &m.memory, NULL), "forward");
     for (int l = 0; l < K_LEVELS; l++) {
         add_map(w, &m, "box", l, &p.box[l]);
         add_map(w, &m, "cls", l, &p.cls[l]);

@@ -8,6 +8,7 @@
 #include "tests/draws.h"
 #include "tests/golden.h"
 #include "tests/model_fixture.h"
+#include "tests/trainer_rig.h"
 #include "trainer/blocks/blocks.h"
 #include "trainer/graph_plan.h"
 #include "trainer/weights.h"
@@ -177,7 +178,7 @@ static void forward(run_t *r, graph_mode_t mode, const graph_plan_t *p, const ch
     char what[32];
     model_poison(&r->m);
     fill(r, &p->input, "x", 2);
-    model_check(graph_forward(r->m.g, r->m.dev, mode, &r->m.memory), "forward");
+    model_check(graph_forward(r->m.g, r->m.dev, mode, &r->m.memory, NULL), "forward");
     for (int i = 0; output(r, p, i, 0); i++) {
         snprintf(what, sizeof what, "%s.%d", word, i);
         compare_tensor(r, &r->forward, what, output(r, p, i, 0));
@@ -252,22 +253,21 @@ static int check_case(const case_t *c, const safetensors_t *golden)
         snprintf(what, sizeof what, "dy.%d", i);
         fill(&r, output(&r, &r.train, i, 1), what, 1);
     }
-    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory), "backward");
+    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory, NULL), "backward");
     compare_tensor(&r, &r.backward, "dx", &r.m.g->schedule[GRAPH_TRAIN]->grad[r.m.g->input]);
     compare_state(&r, GRAPH_BIAS, GRAPH_WEIGHT, r.m.memory.grads, s->weights, "grad",
                   1e-3 * largest_gradient(&r));
     compare_state(&r, GRAPH_BUFFER, GRAPH_BUFFER, r.m.memory.buffers, s->buffers, "stat", 0);
-    snprintf(what, sizeof what, "block %s forward", c->name);
+    snprintf(what, sizeof what, "%sblock %s forward", model_where(), c->name);
     golden_say(what, &r.forward, 1e-4);
-    snprintf(what, sizeof what, "block %s backward", c->name);
+    snprintf(what, sizeof what, "%sblock %s backward", model_where(), c->name);
     golden_say(what, &r.backward, 1e-4);
     model_close(&r.m);
     return r.compared;
 }
 
-static void test_blocks(void **state)
+static void check_blocks(void)
 {
-    (void)state;
     int compared = 0;
     safetensors_t *f = golden_open("blocks");
     for (int i = 0; i < CASES; i++)
@@ -276,8 +276,27 @@ static void test_blocks(void **state)
     safetensors_free(&f);
 }
 
+static void test_blocks(void **state)
+{
+    (void)state;
+    check_blocks();
+}
+
+/* In float32; the last test, for the device stays chosen when it fails. */
+static void test_blocks_gpu(void **state)
+{
+    (void)state;
+    const k_ops_t *gpu = rig_gpu(K_F32);
+    if (!gpu)
+        skip();
+    model_on(gpu);
+    check_blocks();
+    model_on(NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks),
+                                       cmocka_unit_test(test_blocks_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,49 @@ static void what_is_over_does_not_show(void **state)
     close(fd);
 }
 
+/* A GPU's page is pinned as a whole: it begins at a page, and no process's words lie on it. */
+static void gpus_have_pages_of_their_own(void **state)
+{
+    (void)state;
+    board_t *mine, *other;
+    int fd;
+    assert_int_equal(board_create(PAGES, &mine, &fd), 0);
+    assert_int_equal(board_attach(fd, &other), 0);
+    const char *behind = (const char *)board_page(mine, PAGES - 1) + BOARD_PAGE_BYTES;
+    for (uint32_t r = 0; r < BOARD_GPUS; r++) {
+        board_gpu_t *g = board_gpu(mine, r);
+        assert_int_equal((uintptr_t)g % BOARD_PAGE_BYTES, 0);
+        assert_ptr_equal((const char *)g, behind + (size_t)r * BOARD_PAGE_BYTES);
+        g->started = 2 + r;
+        g->completed = 1 + r;
+    }
+    for (uint32_t r = 0; r < BOARD_GPUS; r++)
+        assert_true(board_gpu(other, r)->started == 2 + r &&
+                    board_gpu(other, r)->completed == 1 + r);
+    assert_null(board_gpu(mine, BOARD_GPUS));
+    assert_int_equal(board_page(other, PAGES - 1)->kind, BOARD_NONE);
+    board_close(&other);
+    board_close(&mine);
+    close(fd);
+}
+
+static void a_stage_has_its_time(void **state)
+{
+    (void)state;
+    board_t *b;
+    int fd;
+    assert_int_equal(board_create(1, &b, &fd), 0);
+    board_page_t *p = board_page(b, 0);
+    board_open_page(p, BOARD_TRAINER, 0, 1);
+    assert_true(p->stage == BOARD_STAGE_NONE && p->stage_ns == 0);
+    board_set_phase(p, BOARD_BUILD);
+    board_set_stage(p, BOARD_STAGE_RENDEZVOUS);
+    assert_true(p->stage == BOARD_STAGE_RENDEZVOUS && p->stage_ns >= p->since_ns);
+    assert_int_equal(phase_of(p), BOARD_BUILD);
+    board_close(&b);
+    close(fd);
+}
+
 static void every_phase_and_kind_has_a_name(void **state)
 {
     (void)state;
@@ -77,6 +120,10 @@ static void every_phase_and_kind_has_a_name(void **state)
         for (uint32_t k = 0; k <= i; k++)
             assert_int_equal(strcmp(board_phase_name(i), board_phase_name(k)) == 0, i == k);
     assert_string_equal(board_phase_name(BOARD_PHASES), "unknown");
+    for (uint32_t i = 0; i < BOARD_STAGES; i++)
+        for (uint32_t k = 0; k <= i; k++)
+            assert_int_equal(strcmp(board_stage_name(i), board_stage_name(k)) == 0, i == k);
+    assert_string_equal(board_stage_name(BOARD_STAGES), "unknown");
     for (uint32_t i = 0; i <= BOARD_SCAN; i++)
         for (uint32_t k = 0; k <= i; k++)
             assert_int_equal(strcmp(board_kind_name(i), board_kind_name(k)) == 0, i == k);
@@ -115,6 +162,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_seen_by_others),
         cmocka_unit_test(what_is_over_does_not_show),
+        cmocka_unit_test(gpus_have_pages_of_their_own),
+        cmocka_unit_test(a_stage_has_its_time),
         cmocka_unit_test(every_phase_and_kind_has_a_name),
         cmocka_unit_test(what_is_no_board_is_refused),
     };

@@ -43,7 +43,7 @@ static outputs_t forward(model_t *m, graph_mode_t mode, const graph_plan_t *p, u
     outputs_t o;
     model_poison(m);
     model_input(m, p, input);
-    model_check(graph_forward(m->g, m->dev, mode, &m->memory), "forward");
+    model_check(graph_forward(m->g, m->dev, mode, &m->memory, NULL), "forward");
     for (int i = 0; i < HEADS; i++) {
         o.values[i] = model_read(m, head(p, i));
         o.count[i] = model_count(head(p, i));
@@ -70,7 +70,7 @@ static void backward(model_t *m, const graph_plan_t *p)
 {
     for (int i = 0; i < HEADS; i++)
         model_fill(m, head_gradient(p, i), 30 + (uint32_t)i, NULL);
-    model_check(graph_backward(m->g, m->dev, &m->memory), "backward");
+    model_check(graph_backward(m->g, m->dev, &m->memory, NULL), "backward");
 }
 
 static void assert_same(const outputs_t *a, const outputs_t *b)
@@ -184,8 +184,10 @@ static void test_replanning(void **state)
     assert_same(&first, &second);
     outputs_free(&first);
     outputs_free(&second);
-    assert_int_equal(graph_plan(m.g, m.dev, GRAPH_TRAIN, 2, 64, 65, m.base, &again), ERR_CONFIG);
-    assert_int_equal(graph_plan(m.g, m.dev, GRAPH_TRAIN, 0, 64, 64, m.base, &again), ERR_CONFIG);
+    assert_int_equal(graph_plan(m.g, m.dev, GRAPH_TRAIN, K_F32, 2, 64, 65, m.base, &again),
+                     ERR_CONFIG);
+    assert_int_equal(graph_plan(m.g, m.dev, GRAPH_TRAIN, K_F32, 0, 64, 64, m.base, &again),
+                     ERR_CONFIG);
     model_close(&m);
 }
 
@@ -263,8 +265,8 @@ static void check_inference(const char *name)
     outputs_free(&a);
     outputs_free(&b);
     /* Inference frees what has been read; training keeps it for backward. */
-    model_check(graph_plan(m.g, m.dev, GRAPH_TRAIN, 1, 640, 640, 0, &train), "plan");
-    model_check(graph_plan(m.g, m.dev, GRAPH_INFER, 1, 640, 640, 0, &infer), "plan");
+    model_check(graph_plan(m.g, m.dev, GRAPH_TRAIN, K_F32, 1, 640, 640, 0, &train), "plan");
+    model_check(graph_plan(m.g, m.dev, GRAPH_INFER, K_F32, 1, 640, 640, 0, &infer), "plan");
     print_message(
         "%s: inference differs by %.2g; 640 px: %.1f MB in inference, %.1f MB in training\n", name,
         worst, (double)infer.activation_bytes / 1e6, (double)train.activation_bytes / 1e6);
@@ -373,15 +375,45 @@ static void test_refusals(void **state)
     model_t m;
     graph_plan_t p;
     model_open(&m, "yolov8n", NC, 1);
-    assert_int_equal(graph_forward(m.g, m.dev, GRAPH_INFER, &m.memory), ERR_FAILED);
-    assert_int_equal(graph_backward(m.g, m.dev, &m.memory), ERR_FAILED);
+    assert_int_equal(graph_forward(m.g, m.dev, GRAPH_INFER, &m.memory, NULL), ERR_FAILED);
+    assert_int_equal(graph_backward(m.g, m.dev, &m.memory, NULL), ERR_FAILED);
     model_plan(&m, GRAPH_TRAIN, 1, 64, 64, &p);
-    assert_int_equal(graph_forward(m.g, m.dev, GRAPH_TRAIN, &m.memory),
+    assert_int_equal(graph_forward(m.g, m.dev, GRAPH_TRAIN, &m.memory, NULL),
                      ERR_FAILED); /* no arena yet */
     assert_non_null(strstr(err_text(), "row 0 (Conv)"));
     m.memory.grads = K_NONE;
-    assert_int_equal(graph_backward(m.g, m.dev, &m.memory), ERR_FAILED);
+    assert_int_equal(graph_backward(m.g, m.dev, &m.memory, NULL), ERR_FAILED);
     model_close(&m);
+}
+
+/* In a half format values and gradients take half the room, and a channel's place is two bytes from
+ * the next; what normalisation, pooling and attention keep stays as it is. */
+static void test_formats(void **state)
+{
+    (void)state;
+    model_t m;
+    graph_plan_t whole, half;
+    model_open(&m, "yolo11n", 5, 1);
+    const graph_t *g = m.g;
+    model_check(graph_plan(m.g, m.dev, GRAPH_TRAIN, K_F32, 2, 160, 160, 0, &whole), "plan");
+    model_check(graph_plan(m.g, m.dev, GRAPH_TRAIN, K_BF16, 2, 160, 160, 0, &half), "plan");
+    const double share = (double)half.activation_bytes / (double)whole.activation_bytes;
+    assert_true(share > 0.4 && share < 0.65);
+    const graph_schedule_t *s = g->schedule[GRAPH_TRAIN];
+    int views = 0;
+    for (int32_t v = 0; v < g->n_values; v++) {
+        int32_t first, root = graph_root(g, v, &first);
+        assert_int_equal(s->value[v].dtype, K_BF16);
+        assert_int_equal(s->grad[v].dtype, K_BF16);
+        if (root == v)
+            continue;
+        assert_int_equal(s->value[v].at, s->value[root].at + (uint64_t)first * 2);
+        views++;
+    }
+    assert_true(views > 20);
+    assert_int_equal(half.dcls[0].dtype, K_BF16);
+    graph_free(&m.g);
+    m.dev->ops->close(&m.dev);
 }
 
 int main(void)
@@ -390,7 +422,7 @@ int main(void)
         cmocka_unit_test(test_directions),    cmocka_unit_test(test_replanning),
         cmocka_unit_test(test_gradients_add), cmocka_unit_test(test_inference),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_partly_used),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The loader links no CUDA or collective library, the trainer no image library (design 2).
+# The loader links no CUDA or collective library, the trainers no image library (design 2); of all programs
+# sluice-trainer-cuda alone links CUDA, and it is there in a build with CUDA alone.
 set -u
 bin=${SLUICE_BIN:-build/bin}
 bad=0
@@ -14,9 +15,22 @@ refuse() {
     fi
 }
 
-refuse sluice-loader 'a CUDA or BLAS library' 'libcuda|libcudart|libnccl|libcublas|libcudnn|openblas'
-refuse sluice-trainer 'an image library' 'libjpeg|libturbojpeg|libpng'
-refuse sluice-scribe 'a CUDA or image library' 'libcuda|libcudart|libnccl|libjpeg|libpng'
-# The pattern must be able to fail: the loader does decode.
+cuda='libcuda|libcudart|libnccl|libcublas|libcudnn|libnvrtc'
+refuse sluice-loader 'a CUDA or BLAS library' "$cuda|openblas"
+refuse sluice-trainer 'a CUDA or image library' "$cuda|libjpeg|libturbojpeg|libpng"
+refuse sluice-scribe 'a CUDA or image library' "$cuda|libjpeg|libpng"
+# The command computes on the CPU (val, predict) and starts trainers; it never touches a GPU.
+refuse sluice 'a CUDA library' "$cuda"
+# The patterns must be able to fail: the loader does decode, and the trainer for GPUs uses CUDA.
 ldd "$bin/sluice-loader" | grep -q libjpeg || { echo 'the loader links no libjpeg: is this the loader?'; bad=1; }
+said=${SLUICE_BUILD:-build}/cuda.txt
+if [ -e "$said" ] && ! grep -q 'not built' "$said"; then
+    refuse sluice-trainer-cuda 'an image library' 'libjpeg|libturbojpeg|libpng'
+    for library in libcudart libcudnn libnccl; do
+        ldd "$bin/sluice-trainer-cuda" | grep -q "$library\.so" || { echo "sluice-trainer-cuda links no $library"; bad=1; }
+    done
+elif [ -e "$said" ] && [ -e "$bin/sluice-trainer-cuda" ]; then
+    echo 'a build without CUDA has a sluice-trainer-cuda'
+    bad=1
+fi
 exit $bad

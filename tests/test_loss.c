@@ -133,7 +133,7 @@ static double dfl_of(float slope, float distance)
         a.owner[i] = i == 5 ? 0 : -1;
         a.weight[i] = i == 5 ? 1 : 0;
     }
-    loss_terms(dev, &p, &a, partial, &items);
+    loss_terms(dev, &p, &a, loss_scores(&a), partial, &items);
     golden_dev_close(&d);
     assert_float_equal(items.scores, 1, 0);
     return items.dfl;
@@ -330,7 +330,7 @@ static double frozen_total(frozen_t *z)
     cpu_dev_t *dev = cpu_dev(z->d.dev);
     loss_items_t i;
     assign_decode(dev, &z->a);
-    loss_terms(dev, &z->p, &z->a, z->partial, &i);
+    loss_terms(dev, &z->p, &z->a, loss_scores(&z->a), z->partial, &i);
     return (7.5 * box_sum(z, 1) / i.scores + i.cls + i.dfl) * (double)z->p.scale;
 }
 

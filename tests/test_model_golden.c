@@ -8,6 +8,7 @@
 #include "tests/draws.h"
 #include "tests/golden.h"
 #include "tests/model_fixture.h"
+#include "tests/trainer_rig.h"
 #include "trainer/graph_internal.h"
 #include "trainer/weights.h"
 
@@ -98,6 +99,7 @@ static void prepare_loss(run_t *r)
     p->gain_cls = 0.5f;
     p->gain_dfl = 1.5f;
     p->scale = (float)r->c->n;
+    p->scaling = K_NONE;
     p->work_bytes = r->m.dev->ops->detect_loss_work(r->m.dev, p);
 }
 
@@ -121,6 +123,7 @@ static void begin(run_t *r, const char *name, const case_t *c)
     r->loss.gt = r->m.extra;
     r->loss.gt_count = r->m.extra + 1024;
     r->loss.items = r->m.extra + 2048;
+    r->loss.sum = r->m.extra + 3072;
     r->u8 = r->m.extra + 4096;
     r->loss.work = r->u8 + u8_bytes(c);
     _Static_assert(sizeof c->boxes <= 1024, "boxes have their room");
@@ -147,7 +150,7 @@ static void forward(run_t *r, graph_mode_t mode, const graph_plan_t *p)
 {
     model_poison(&r->m);
     assert_int_equal(r->m.dev->ops->image(r->m.dev, r->u8, &p->input), 0);
-    model_check(graph_forward(r->m.g, r->m.dev, mode, &r->m.memory), "forward");
+    model_check(graph_forward(r->m.g, r->m.dev, mode, &r->m.memory, NULL), "forward");
 }
 
 static const k_tensor_t *head(const graph_plan_t *p, int i, int gradient)
@@ -265,7 +268,7 @@ static void check_model(const char *name, const case_t *c)
     assert_true(compare_region(&r, 1, "stat", 0, &stats) > 10);
     clear_gradients(&r);
     draw_head_gradients(&r);
-    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory), "backward");
+    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory, NULL), "backward");
     compare_gradients(&r, "linear", &linear);
 
     forward(&r, GRAPH_TRAIN, &r.train);
@@ -273,19 +276,21 @@ static void check_model(const char *name, const case_t *c)
     if (r.m.dev->ops->detect_loss(r.m.dev, &r.loss) < 0)
         fail_msg("%s", r.m.dev->ops->error(r.m.dev));
     compare_items(&r, &items);
-    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory), "backward");
+    model_check(graph_backward(r.m.g, r.m.dev, &r.m.memory, NULL), "backward");
     compare_gradients(&r, "loss", &loss);
     end(&r);
 
-    snprintf(what, sizeof what, "%s at %s px, head outputs", name, c->name);
+    snprintf(what, sizeof what, "%s%s at %s px, head outputs", model_where(), name, c->name);
     golden_say(what, &heads, 1e-4);
-    snprintf(what, sizeof what, "%s at %s px, running statistics", name, c->name);
+    snprintf(what, sizeof what, "%s%s at %s px, running statistics", model_where(), name, c->name);
     golden_say(what, &stats, 1e-4);
-    snprintf(what, sizeof what, "%s at %s px, loss items", name, c->name);
+    snprintf(what, sizeof what, "%s%s at %s px, loss items", model_where(), name, c->name);
     golden_say(what, &items, 1e-4);
-    snprintf(what, sizeof what, "%s at %s px, gradients of a linear function", name, c->name);
+    snprintf(what, sizeof what, "%s%s at %s px, gradients of a linear function", model_where(),
+             name, c->name);
     golden_say(what, &linear, 1e-4);
-    snprintf(what, sizeof what, "%s at %s px, gradients of the loss", name, c->name);
+    snprintf(what, sizeof what, "%s%s at %s px, gradients of the loss", model_where(), name,
+             c->name);
     golden_say(what, &loss, 1e-4);
 }
 
@@ -321,6 +326,30 @@ static uint64_t sum_of_shapes(const graph_t *g)
     return hash;
 }
 
+/* In float32; the last tests, for the device stays chosen when one fails. */
+static void check_on_gpu(const char *name)
+{
+    const k_ops_t *gpu = rig_gpu(K_F32);
+    if (!gpu)
+        skip();
+    model_on(gpu);
+    check_model(name, &small);
+    check_model(name, &large);
+    model_on(NULL);
+}
+
+static void test_yolo11n_gpu(void **state)
+{
+    (void)state;
+    check_on_gpu("yolo11n");
+}
+
+static void test_yolov8n_gpu(void **state)
+{
+    (void)state;
+    check_on_gpu("yolov8n");
+}
+
 static void test_ten_models(void **state)
 {
     (void)state;
@@ -344,9 +373,9 @@ static void test_ten_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ten_models),
-        cmocka_unit_test(test_yolo11n),
-        cmocka_unit_test(test_yolov8n),
+        cmocka_unit_test(test_ten_models),  cmocka_unit_test(test_yolo11n),
+        cmocka_unit_test(test_yolov8n),     cmocka_unit_test(test_yolo11n_gpu),
+        cmocka_unit_test(test_yolov8n_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,32 @@ static void takes_what_people_type(void **state)
     assert_int_equal(o.seed, 2147483647);
 }
 
+static void batches(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word;
+        int batch;
+        double share;
+    } cases[] = {{"batch=24", 24, 0},
+                 {"batch=65536", 65536, 0},
+                 {"batch=1", 1, 0},
+                 {"batch=8.0", 8, 0},
+                 {"batch=auto", 0, OPTIONS_BATCH_SHARE},
+                 {"batch=AUTO", 0, OPTIONS_BATCH_SHARE},
+                 {"batch=-1", 0, OPTIONS_BATCH_SHARE},
+                 {"batch=0.6", 0, 0.6},
+                 {"batch=.99", 0, 0.99}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t o;
+        options_default(&o);
+        set(&o, "batch=auto"); /* a later word wins whole */
+        set(&o, cases[i].word);
+        assert_int_equal(o.batch, cases[i].batch);
+        assert_true(o.batch_share >= cases[i].share && o.batch_share <= cases[i].share);
+    }
+}
+
 static void devices(void **state)
 {
     (void)state;
@@ -156,6 +182,8 @@ static void devices(void **state)
         {"device=auto", 1, DEVICE_AUTO, DEVICE_AUTO},
         {"device=", 1, DEVICE_AUTO, DEVICE_AUTO},
         {"device=none", 1, DEVICE_AUTO, DEVICE_AUTO},
+        {"device=-1", 1, DEVICE_AUTO, DEVICE_AUTO},
+        {"device=(2, 0)", 2, 2, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         options_t o;
@@ -166,7 +194,6 @@ static void devices(void **state)
         assert_int_equal(o.devices[o.n_devices - 1], cases[i].last);
     }
     refuse("device=0,cpu", "mixed");
-    refuse("device=-1", "is needed");
     refuse("device=0,,1", "is needed");
     refuse("device=gpu", "is needed");
     refuse("device=0,all", "is needed");
@@ -201,8 +228,12 @@ static void refuses_with_a_sentence(void **state)
     refuse("optimizer=MuSGD", "auto, SGD or AdamW");
     refuse("amp=fp8", "True, False, bf16 or fp16");
     refuse("cache=ram", "cache=ram");
-    refuse("batch=-1", "give a number");
-    refuse("batch=auto", "give a number");
+    refuse("batch=-2", "auto, or a share");
+    refuse("batch=0", "auto, or a share");
+    refuse("batch=1.5", "auto, or a share");
+    refuse("batch=65537", "from 1 to 65536");
+    refuse("batch=nan", "auto, or a share");
+    refuse("batch=automatic", "auto, or a share");
     refuse("epochs", "key=value");
     refuse("=3", "key=value");
     refuse("", "key=value");
@@ -405,6 +436,12 @@ static void dumps_read_back_exactly(void **state)
     o.n_devices = 1;
     o.devices[0] = DEVICE_ALL;
     round_trip(&o);
+    o.batch = 0;
+    o.batch_share = OPTIONS_BATCH_SHARE;
+    o.sync_bn = 1;
+    round_trip(&o);
+    o.batch_share = 0.1 + 0.2;
+    round_trip(&o);
     /* The longest paths, every byte escaped. */
     memset(o.data, '"', sizeof o.data - 1);
     memset(o.model, '\\', sizeof o.model - 1);
@@ -481,6 +518,8 @@ static void cross_checks(void **state)
     check("data=d device=0,1,2,3 batch=3", ERR_CONFIG, "batch=4 is the least");
     check("data=d device=0,1,2,3 batch=8", 0, "");
     check("data=d device=cpu,cpu batch=15", ERR_CONFIG, "batch=14 or batch=16");
+    check("data=d device=0,1,2 batch=auto", 0, "");
+    check("data=d mode=val batch=auto", ERR_CONFIG, "is for `sluice train`");
     check("data=d imgsz=650", 0, "imgsz=650 is rounded up to 672");
     check("data=d imgsz=33", 0, "rounded up to 64");
     check("data=d imgsz=320", 0, "");
@@ -521,7 +560,7 @@ static int resolve(const char *device, int batch, int gpus, options_t *o)
     options_default(o);
     set(o, device);
     o->batch = batch;
-    return options_resolve_devices(o, gpus);
+    return options_resolve_devices(o, gpus, gpus - 2, "nobody made one");
 }
 
 static void devices_are_resolved_on_the_machine(void **state)
@@ -531,7 +570,7 @@ static void devices_are_resolved_on_the_machine(void **state)
     assert_int_equal(resolve("device=auto", 16, 0, &o), 0);
     assert_true(o.n_devices == 1 && o.devices[0] == DEVICE_CPU);
     assert_int_equal(resolve("device=auto", 16, 4, &o), 0);
-    assert_true(o.n_devices == 4 && o.devices[3] == 3);
+    assert_true(o.n_devices == 1 && o.devices[0] == 2);
     assert_int_equal(resolve("device=all", 16, 2, &o), 0);
     assert_true(o.n_devices == 2 && o.devices[1] == 1);
     assert_int_equal(resolve("device=cpu,cpu", 16, 0, &o), 0);
@@ -539,14 +578,16 @@ static void devices_are_resolved_on_the_machine(void **state)
     assert_int_equal(resolve("device=0,1", 16, 2, &o), 0);
     assert_int_equal(resolve("device=all", 16, 0, &o), ERR_ENV);
     assert_int_equal(resolve("device=0", 16, 0, &o), ERR_ENV);
-    assert_non_null(strstr(err_text(), "device=cpu"));
+    assert_non_null(strstr(err_text(), "nobody made one); use device=cpu"));
+    assert_int_equal(resolve("device=1", 16, 1, &o), ERR_ENV);
+    assert_non_null(strstr(err_text(), "one GPU, device=0"));
     assert_int_equal(resolve("device=0,2", 16, 2, &o), ERR_ENV);
     assert_non_null(strstr(err_text(), "0 to 1"));
-    assert_int_equal(resolve("device=auto", 16, 3, &o), ERR_CONFIG);
+    assert_int_equal(resolve("device=all", 16, 3, &o), ERR_CONFIG);
     assert_non_null(strstr(err_text(), "batch=15 or batch=18"));
     options_default(&o);
     set(&o, "amp=bf16");
-    assert_int_equal(options_resolve_devices(&o, 0), ERR_CONFIG);
+    assert_int_equal(options_resolve_devices(&o, 0, -1, "none"), ERR_CONFIG);
 }
 
 static void count_line(void *user, const char *line)
@@ -573,6 +614,7 @@ int main(void)
         cmocka_unit_test(every_default_parses),
         cmocka_unit_test(defaults_are_the_specified_ones),
         cmocka_unit_test(takes_what_people_type),
+        cmocka_unit_test(batches),
         cmocka_unit_test(devices),
         cmocka_unit_test(refuses_with_a_sentence),
         cmocka_unit_test(unknown_keys_name_the_nearest),

@@ -129,7 +129,7 @@ done
 scale 3
 until_true 30 loaders 3
 n=$(grep -c '"event":"epoch"' runs/storm/events.jsonl)
-until_true 60 epochs_done $((n + 2))
+until_true 60 epochs_done $((n > 0 ? n + 2 : 3))
 # While it stops the number stays; so it does where the limit on open files is too low.
 rank=$(awk '$1 == "rank-0" { print $2 }' status.txt)
 : >hold

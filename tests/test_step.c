@@ -94,10 +94,10 @@ static int add_gradients(rig_t *r, uint32_t first)
 }
 
 /* Rank r of two computes pictures 4r .. 4r + 3; the sum over ranks goes to `out`. */
-static int gradient_rank(const rig_shared_t *s, uint32_t rank, float *out)
+static int gradient_rank(const rig_shared_t *s, uint32_t rank, const char *const *words, float *out)
 {
     rig_t r;
-    need_open(s, rank, 2, 8, 4, plain, &r);
+    need_open(s, rank, 2, 8, 4, words, &r);
     int rc = add_gradients(&r, 4 * rank);
     if (rc == 0)
         rc = collective_allreduce(r.t.coll, r.t.dev, r.t.mem.train.grads, r.t.sizes->weights);
@@ -117,7 +117,7 @@ static float *shared_floats(uint64_t count)
     return p;
 }
 
-static void two_ranks(float *sum0, float *sum1)
+static void two_ranks(const char *const *words, float *sum0, float *sum1)
 {
     rig_shared_t s;
     pid_t pid[2];
@@ -128,7 +128,7 @@ static void two_ranks(float *sum0, float *sum1)
         assert_true(pid[k] >= 0);
         if (pid[k] == 0) {
             alarm(60);
-            _exit(gradient_rank(&s, k, out[k]) == 0 ? 0 : 1);
+            _exit(gradient_rank(&s, k, words, out[k]) == 0 ? 0 : 1);
         }
     }
     for (int k = 0; k < 2; k++) {
@@ -163,7 +163,7 @@ static void test_two_ranks(void **state)
     uint64_t n = r.t.sizes->weights;
     float *of[2] = {shared_floats(n), shared_floats(n)}, *half = shared_floats(n);
     float *sum = shared_floats(n), *accumulated = shared_floats(n);
-    two_ranks(of[0], of[1]);
+    two_ranks(plain, of[0], of[1]);
     assert_memory_equal(of[0], of[1], n * sizeof *sum);
 
     for (uint32_t k = 0; k < 2; k++) {
@@ -185,6 +185,33 @@ static void test_two_ranks(void **state)
     double d = difference(sum, accumulated, n);
     print_message("accumulated against summed: %.2g\n", d);
     assert_true(d < 1e-5);
+    trainer_rig_close(&r);
+    rig_unshare(&s);
+}
+
+/* With sync_bn two ranks compute what one does of the whole batch: statistics of all images, target
+ * scores of all images. */
+static void test_sync_bn(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"optimizer=AdamW", "lr0=0.002",    "warmup_epochs=0",
+                                        "nbs=4",           "sync_bn=True", NULL};
+    rig_shared_t s;
+    rig_t r;
+    assert_int_equal(rig_share(1, &s), 0);
+    need_open(&s, 0, 1, 8, 4, words, &r);
+    uint64_t n = r.t.sizes->weights;
+    float *of[2] = {shared_floats(n), shared_floats(n)}, *apart = shared_floats(n);
+    float *whole = shared_floats(n);
+    two_ranks(words, of[0], of[1]);
+    two_ranks(plain, apart, apart);
+    assert_memory_equal(of[0], of[1], n * sizeof *whole);
+    assert_int_equal(add_gradients(&r, 0), 0);
+    assert_int_equal(trainer_download(&r.t, whole, r.t.mem.train.grads, r.t.mem.weight_bytes), 0);
+    double together = difference(whole, of[0], n), without = difference(whole, apart, n);
+    print_message("sync_bn against one rank: %.2g; without it: %.2g\n", together, without);
+    assert_true(together < 1e-4);
+    assert_true(without > 0.01);
     trainer_rig_close(&r);
     rig_unshare(&s);
 }
@@ -333,13 +360,14 @@ static void test_memory_map(void **state)
         {m->ema.weights, m->weight_bytes},
         {m->ema.buffers, m->buffer_bytes},
         {m->hyper, sizeof(k_hyper_t)},
-        {m->norm, sizeof(float)},
+        {m->norm, sizeof(k_scaling_t)},
         {m->items, 4 * sizeof(float)},
-        {m->gt, m->gt_bytes},
-        {m->gt_count, 4 * sizeof(int32_t)},
+        {m->sum, sizeof(double)},
+        {m->batch[0].gt, m->gt_bytes},
+        {m->batch[0].gt_count, 4 * sizeof(int32_t)},
         {m->dets, 4 * (uint64_t)m->max_det * sizeof(k_det_t)},
         {m->det_count, 4 * sizeof(int32_t)},
-        {m->u8, m->u8_bytes},
+        {m->batch[0].u8, m->u8_bytes},
         {m->work, m->work_bytes},
         {m->activation, m->activation_bytes},
     };
@@ -360,10 +388,11 @@ static void test_memory_map(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_map),  cmocka_unit_test(test_wrong_cells),
-        cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_two_ranks),
-        cmocka_unit_test(test_accumulate),  cmocka_unit_test(test_stop_flag),
-        cmocka_unit_test(test_overfit_sgd), cmocka_unit_test(test_overfit_adamw),
+        cmocka_unit_test(test_memory_map),    cmocka_unit_test(test_wrong_cells),
+        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_two_ranks),
+        cmocka_unit_test(test_sync_bn),       cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_stop_flag),     cmocka_unit_test(test_overfit_sgd),
+        cmocka_unit_test(test_overfit_adamw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

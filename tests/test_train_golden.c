@@ -239,33 +239,6 @@ static rig_spec_t spec_of(const set_t *s, const train_case_t *c)
                         .words = c->words};
 }
 
-/* Drawn weights, running statistics as of a new model. The head's last biases make its boxes small
- * and its classes rare, so that from the first step on boxes overlap and every term of the loss has
- * a part (as drawn, or new, most of its boxes are far too large to be assigned). */
-static void draw_start(trainer_t *t, const char *name)
-{
-    float *weights = calloc(t->sizes->weights, sizeof *weights);
-    float *drawn = calloc(t->sizes->weights, sizeof *drawn);
-    float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
-    float *ignored = calloc(t->sizes->buffers, sizeof *ignored);
-    assert_true(weights && drawn && buffers && ignored);
-    weights_init(t->graph, 0, weights, buffers);
-    draws_state(t->graph, name, 0, drawn, ignored);
-    for (int l = 0; l < K_LEVELS; l++) {
-        const graph_param_t *box = &t->graph->params[t->graph->box_bias[l]];
-        const graph_param_t *cls = &t->graph->params[t->graph->cls_bias[l]];
-        for (uint64_t i = 0; i < box->count; i++)
-            drawn[box->first + i] = -0.5f * (float)(i % K_REG_MAX);
-        memcpy(drawn + cls->first, weights + cls->first, cls->count * sizeof *drawn);
-    }
-    need(trainer_upload(t, t->mem.train.weights, drawn, t->mem.weight_bytes), "weights");
-    need(trainer_upload(t, t->mem.ema.weights, drawn, t->mem.weight_bytes), "weights");
-    free(weights);
-    free(drawn);
-    free(buffers);
-    free(ignored);
-}
-
 /* Plays the loader: the batch's cells into the ring's slot. */
 static void offer(rig_t *r, const step_batch_t *b)
 {
@@ -353,16 +326,19 @@ static void compare_end(const safetensors_t *f, const train_case_t *c, rig_t *r,
     free(buffers);
 }
 
-static void train(const set_t *s, const safetensors_t *f, const train_case_t *c)
+/* ops: the device's; NULL: a CPU. */
+static void train(const set_t *s, const safetensors_t *f, const train_case_t *c, const k_ops_t *ops)
 {
+    const char *where = ops ? "GPU, " : "";
     char what[96];
     rig_shared_t shared;
     rig_t r;
     worst_t w = {0};
-    const rig_spec_t spec = spec_of(s, c);
+    rig_spec_t spec = spec_of(s, c);
+    spec.ops = ops;
     assert_int_equal(rig_share(1, &shared), 0);
     need(trainer_rig_open_as(&shared, 0, 1, &spec, &r), "rig");
-    draw_start(&r.t, c->model);
+    need(rig_draw(&r, c->model), "weights");
     for (int k = 0; k < STEPS; k++) {
         int asked;
         const plan_batch_t b = plan_locate(r.t.plan, r.t.seq);
@@ -375,13 +351,16 @@ static void train(const set_t *s, const safetensors_t *f, const train_case_t *c)
     compare_end(f, c, &r, 1, &w.ema);
     trainer_rig_close(&r);
     rig_unshare(&shared);
-    snprintf(what, sizeof what, "%s, 20 steps of %s, rates and momentum", c->model, c->optimizer);
+    snprintf(what, sizeof what, "%s%s, 20 steps of %s, rates and momentum", where, c->model,
+             c->optimizer);
     golden_say(what, &w.schedule, 1e-12);
-    snprintf(what, sizeof what, "%s, 20 steps of %s, losses", c->model, c->optimizer);
+    snprintf(what, sizeof what, "%s%s, 20 steps of %s, losses", where, c->model, c->optimizer);
     golden_say(what, &w.loss, 1e-3);
-    snprintf(what, sizeof what, "%s, 20 steps of %s, weights at the end", c->model, c->optimizer);
+    snprintf(what, sizeof what, "%s%s, 20 steps of %s, weights at the end", where, c->model,
+             c->optimizer);
     golden_say(what, &w.weights, 3e-2); /* PyTorch's own float32: 1e-2 */
-    snprintf(what, sizeof what, "%s, 20 steps of %s, their average", c->model, c->optimizer);
+    snprintf(what, sizeof what, "%s%s, 20 steps of %s, their average", where, c->model,
+             c->optimizer);
     golden_say(what, &w.ema, 3e-2);
 }
 
@@ -390,7 +369,20 @@ static void test_trainings(void **state)
     const set_t *s = *state;
     safetensors_t *f = golden_open("train");
     for (int i = 0; i < CASES; i++)
-        train(s, f, &cases[i]);
+        train(s, f, &cases[i], NULL);
+    safetensors_free(&f);
+}
+
+/* In float32, steps recorded and run ahead. */
+static void test_trainings_gpu(void **state)
+{
+    const set_t *s = *state;
+    const k_ops_t *gpu = rig_gpu(K_F32);
+    if (!gpu)
+        skip();
+    safetensors_t *f = golden_open("train");
+    for (int i = 0; i < CASES; i++)
+        train(s, f, &cases[i], gpu);
     safetensors_free(&f);
 }
 
@@ -459,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_digests),
         cmocka_unit_test(test_loaders),
         cmocka_unit_test(test_trainings),
+        cmocka_unit_test(test_trainings_gpu),
     };
     if (getenv("SLUICE_BATCH_DUMP"))
         return cmocka_run_group_tests(dump, begin, end);

@@ -3,13 +3,31 @@
 #include "control/catalog.h"
 #include "control/philox.h"
 #include "shm/err.h"
+#include "tests/draws.h"
+#include "trainer/exchange.h"
+#include "trainer/graph_internal.h"
+#include "trainer/pass.h"
 #include "trainer/step.h"
+#include "trainer/tune.h"
 #include "trainer/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+const k_ops_t *rig_gpu(k_dtype_t format)
+{
+    if (!k_cuda_ops)
+        return NULL;
+    char why[512];
+    k_dev_t *dev = NULL;
+    const k_open_t args = {.ordinal = 0, .threads = 1, .compute = format};
+    if (k_cuda_ops()->open(&args, &dev, why, sizeof why) < 0)
+        return NULL;
+    k_cuda_ops()->close(&dev);
+    return k_cuda_ops();
+}
 
 int rig_share(uint32_t ranks, rig_shared_t *s)
 {
@@ -66,6 +84,8 @@ static int make_memory(rig_t *r)
                                       .catalog = t->w->catalog,
                                       .rank = t->rank,
                                       .label_cap = r->spec.labels,
+                                      .format = r->spec.format,
+                                      .device = t->ops->async ? 0 : DEVICE_CPU,
                                       .sgd = t->schedule.optimizer == OPT_OPTIM_SGD};
     const int32_t side = (int32_t)r->spec.side;
     int rc = memory_plan(t->graph, t->dev, &request, &t->mem);
@@ -75,8 +95,9 @@ static int make_memory(rig_t *r)
     if (rc == 0)
         rc = memory_reserve(&t->mem, t->dev, t->coll, &request, r->spec.model);
     if (rc == 0)
-        rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->ranks), side,
-                        side, t->mem.activation, &t->train_plan);
+        rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, t->mem.format,
+                        (int32_t)(t->plan->batch / t->ranks), side, side, t->mem.activation,
+                        &t->train_plan);
     return rc == 0 ? trainer_host_alloc(t) : rc;
 }
 
@@ -95,6 +116,8 @@ static int make_weights(trainer_t *t)
         rc = trainer_upload(t, t->mem.ema.weights, weights, t->mem.weight_bytes);
     if (rc == 0)
         rc = trainer_upload(t, t->mem.ema.buffers, buffers, t->mem.buffer_bytes);
+    if (rc == 0)
+        rc = pass_cast(t, t->mem.train.weights);
     free(weights);
     free(buffers);
     return rc;
@@ -161,8 +184,8 @@ int trainer_rig_open(const rig_shared_t *s, uint32_t rank, uint32_t ranks, uint3
 int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
                         const rig_spec_t *spec, rig_t *r)
 {
-    char why[256];
-    const k_open_t device = {.threads = 1, .deterministic = 1};
+    char why[512];
+    const k_open_t device = {.threads = 1, .deterministic = 1, .compute = spec->format};
     trainer_t *t = &r->t;
     memset(r, 0, sizeof *r);
     r->spec = *spec;
@@ -192,14 +215,17 @@ int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
         return rc;
     if ((rc = make_ring(r)) < 0)
         return rc;
-    t->ops = k_cpu_ops();
+    t->ops = spec->ops ? spec->ops : k_cpu_ops();
+    r->w.welcome.device = t->ops->async ? 0 : DEVICE_CPU;
+    r->w.welcome.format = spec->format;
     if (t->ops->open(&device, &t->dev, why, sizeof why) < 0)
         return err_set(ERR_ENV, "%s", why);
     if ((rc = graph_build(spec->model, (int32_t)spec->classes, &t->graph)) < 0)
         return rc;
     t->sizes = graph_sizes(t->graph);
     schedule_init(&t->schedule, t->o, spec->images, plan_train_steps(t->plan), spec->classes);
-    if ((rc = make_memory(r)) < 0 || (rc = step_init(t)) < 0)
+    if ((rc = make_memory(r)) < 0 || (spec->tune && (rc = tune_run(t, NULL)) < 0) ||
+        (rc = step_init(t)) < 0)
         return rc;
     return make_weights(t);
 }
@@ -207,6 +233,7 @@ int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
 void trainer_rig_close(rig_t *r)
 {
     trainer_t *t = &r->t;
+    exchange_close(t);
     trainer_host_free(t);
     collective_close(&t->coll);
     graph_free(&t->graph);
@@ -220,6 +247,37 @@ void trainer_rig_close(rig_t *r)
         catalog_close(&r->w.catalog);
     if (r->catalog_fd >= 0)
         close(r->catalog_fd);
+}
+
+int rig_draw(rig_t *r, const char *name)
+{
+    trainer_t *t = &r->t;
+    float *weights = calloc(t->sizes->weights, sizeof *weights);
+    float *drawn = calloc(t->sizes->weights, sizeof *drawn);
+    float *buffers = calloc(t->sizes->buffers, sizeof *buffers);
+    float *ignored = calloc(t->sizes->buffers, sizeof *ignored);
+    int rc = weights && drawn && buffers && ignored ? 0 : err_set(ERR_ENV, "out of memory");
+    if (rc == 0) {
+        weights_init(t->graph, 0, weights, buffers);
+        draws_state(t->graph, name, 0, drawn, ignored);
+        for (int l = 0; l < K_LEVELS; l++) {
+            const graph_param_t *box = &t->graph->params[t->graph->box_bias[l]];
+            const graph_param_t *cls = &t->graph->params[t->graph->cls_bias[l]];
+            for (uint64_t i = 0; i < box->count; i++)
+                drawn[box->first + i] = -0.5f * (float)(i % K_REG_MAX);
+            memcpy(drawn + cls->first, weights + cls->first, cls->count * sizeof *drawn);
+        }
+        rc = trainer_upload(t, t->mem.train.weights, drawn, t->mem.weight_bytes);
+    }
+    if (rc == 0)
+        rc = trainer_upload(t, t->mem.ema.weights, drawn, t->mem.weight_bytes);
+    if (rc == 0)
+        rc = pass_cast(t, t->mem.train.weights);
+    free(weights);
+    free(drawn);
+    free(buffers);
+    free(ignored);
+    return rc;
 }
 
 /* Where a picture lies in its cell: side of the cell, border on each side. */

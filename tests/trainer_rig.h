@@ -21,6 +21,9 @@ typedef struct {
     uint32_t digest;          /* cells have one */
     uint32_t n_val;           /* validated after the last epoch; a rig for the rig's own size */
     const char *const *words; /* extra options, NULL-ended, may be NULL */
+    const k_ops_t *ops;       /* the device's; NULL: a CPU */
+    k_dtype_t format;         /* of computation; K_F32 on a CPU */
+    int tune;                 /* measure convolutions as a run does */
 } rig_spec_t;
 
 typedef struct {
@@ -36,6 +39,8 @@ typedef struct {
     int board_fd, collective_fd;
 } rig_shared_t;
 
+/* The GPU's operations, or NULL where this build or this machine has none (in `format`). */
+const k_ops_t *rig_gpu(k_dtype_t format);
 int rig_share(uint32_t ranks, rig_shared_t *s);
 void rig_unshare(rig_shared_t *s);
 /* The worker alone: board page, hub, no bus, no lifeline. */
@@ -49,6 +54,11 @@ int trainer_rig_open(const rig_shared_t *s, uint32_t rank, uint32_t ranks, uint3
 int trainer_rig_open_as(const rig_shared_t *s, uint32_t rank, uint32_t ranks,
                         const rig_spec_t *spec, rig_t *r);
 void trainer_rig_close(rig_t *r);
+/* Drawn weights (tests/draws.h) in place of new ones, running statistics as of a new model. The head's
+ * last biases make its boxes small and its classes rare, so that from the first step on boxes overlap
+ * and every term of the loss has a part (as drawn, or new, most boxes are far too large to be
+ * assigned). */
+int rig_draw(rig_t *r, const char *name);
 /* Fills the cells of batch t.seq: pictures first, first + 1, .. of an endless made-up set that
  * repeats after `images`, each with one or two bright rectangles whose colour is their class.
  * A validation batch holds the same pictures letterboxed. */

@@ -17,6 +17,8 @@ const command_t commands[] = {
     {"stop", cmd_stop, "end a run after a checkpoint"},
     {"scale", cmd_scale, "give a run more or fewer loaders while it works"},
     {"files", cmd_files, "list a run's files that were left out, bad, or decode with a warning"},
+    {"devices", cmd_devices, "list the GPUs, what is free on them, and who holds the rest"},
+    {"bench", cmd_bench, "measure a training step on a device, with its dearest operations"},
     {"digest", cmd_digest, "run the loaders alone and print the digests of what they make"},
     {"sample", cmd_sample, "write a synthetic inspection data set to try things on"},
     {"model", cmd_model, "print a model's layers, shapes, parameters and GFLOPs"},
@@ -241,6 +243,25 @@ static void help_files(void)
          "Exit status: 0 listed; 1 there is no such run, or it has no events; 2 a wrong word.");
 }
 
+static void help_devices(void)
+{
+    puts("sluice devices [--json]\n"
+         "\n"
+         "Lists the GPUs that a run can name in device=: number, name, bus, compute capability, "
+         "memory\n"
+         "that is free, and the processes that hold the rest, as far as the driver tells (in a "
+         "container\n"
+         "it may not). Numbers are CUDA's: CUDA_VISIBLE_DEVICES chooses and orders them. Where "
+         "there is no\n"
+         "GPU it says why. --json prints what a run reads itself.\n"
+         "\n"
+         "A process of its own looks; a driver that does not answer within 10 s is named as "
+         "that.\n"
+         "\n"
+         "Exit status: 0 listed; 2 a wrong word; 4 there is no GPU, or it could not look (--json: "
+         "0, and why).");
+}
+
 static void help_sample(void)
 {
     puts("sluice sample out=DIR [images=200] [imgsz=2048] [seed=0]\n"
@@ -280,6 +301,32 @@ static void help_import(void)
         "by itself (model=X.pt).\n"
         "\n"
         "  sluice import yolo11m.pt out=weights/yolo11m.safetensors");
+}
+
+static void help_bench(void)
+{
+    puts("sluice bench step [key=value ...]\n"
+         "\n"
+         "Measures a training step, forward to the averages of the weights, on one device and a "
+         "made-up\n"
+         "batch that stays there: no loaders, no data set. One line of JSON: ms_per_step (median), "
+         "img_per_s,\n"
+         "peak_gib, the phases, all operations by name, and the ten dearest calls, each with the "
+         "time that\n"
+         "its bytes or its arithmetic would take at the least (floor_ms).\n"
+         "\n"
+         "  model=yolo11m       a name, or a file with weights\n"
+         "  batch=8 imgsz=2048  images, and their side\n"
+         "  device=auto         one: 0, 1, ... or cpu\n"
+         "  amp=True            as train takes it\n"
+         "  optimizer=SGD       or AdamW\n"
+         "  nc=80 boxes=20      classes, and objects in every image\n"
+         "  steps=30 warmup=10  measured, and before them\n"
+         "  tflops=N            the rate that floors are made with; else that of the step's best "
+         "convolution\n"
+         "  seconds=300         deadline\n"
+         "\n"
+         "  sluice bench step model=yolo11m batch=8 imgsz=2048 device=0");
 }
 
 static void help_export(void)
@@ -350,12 +397,12 @@ int cmd_help(int argc, char **argv)
         int (*run)(int, char **);
         void (*explain)(void);
     } pages[] = {
-        {cmd_train, help_train},     {cmd_digest, help_digest}, {cmd_val, help_val},
-        {cmd_predict, help_predict}, {cmd_status, help_status}, {cmd_stop, help_stop},
-        {cmd_scale, help_scale},     {cmd_files, help_files},   {cmd_sample, help_sample},
-        {cmd_model, help_model},     {cmd_import, help_import}, {cmd_help, help_help},
-        {cmd_version, help_version}, {cmd_ps, help_ps},         {cmd_checkpoint, help_checkpoint},
-        {cmd_export, help_export},
+        {cmd_train, help_train},     {cmd_digest, help_digest},   {cmd_val, help_val},
+        {cmd_predict, help_predict}, {cmd_status, help_status},   {cmd_stop, help_stop},
+        {cmd_scale, help_scale},     {cmd_files, help_files},     {cmd_sample, help_sample},
+        {cmd_model, help_model},     {cmd_import, help_import},   {cmd_help, help_help},
+        {cmd_version, help_version}, {cmd_ps, help_ps},           {cmd_checkpoint, help_checkpoint},
+        {cmd_export, help_export},   {cmd_devices, help_devices}, {cmd_bench, help_bench},
     };
     if (argc < 2) {
         help_all();

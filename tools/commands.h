@@ -25,6 +25,8 @@ const command_t *command_find(const char *name);
 int cmd_train(int argc, char **argv);      /* cmd_train.c: trains a detector to the end of a run */
 int cmd_val(int argc, char **argv);        /* cmd_val.c: measures of a trained model */
 int cmd_predict(int argc, char **argv);    /* cmd_predict.c: what it finds in images */
+int cmd_devices(int argc, char **argv);    /* cmd_devices.c: the GPUs, and who holds their memory */
+int cmd_bench(int argc, char **argv);      /* cmd_bench.c: a training step measured */
 int cmd_digest(int argc, char **argv);     /* cmd_digest.c: prints the batch stream's digests */
 int cmd_status(int argc, char **argv);     /* cmd_status.c: who is in which phase of a run */
 int cmd_ps(int argc, char **argv);         /* cmd_ps.c: the live runs */

@@ -94,17 +94,32 @@ static void on_scanning(void *user, uint64_t done, uint64_t of)
     show(p, STDOUT_FILENO, 1);
 }
 
+/* "gpu 1, NVIDIA H200 (0000:19:00.0, 9.0), bf16: needs 21.4 GiB of 138.9 GiB free" */
+static void print_gpu(progress_t *p, const coordinator_table_t *t, uint32_t r)
+{
+    char need[32], left[32];
+    int ordinal = t->options->devices[r];
+    const gpu_t *gpu = t->gpus ? gpus_find(t->gpus, ordinal) : NULL;
+    format_bytes(need, sizeof need, t->device_memory[r]);
+    format_bytes(left, sizeof left, t->device_free[r]);
+    fprintf(p->out, "  rank %-6u gpu %d", r, ordinal);
+    if (gpu)
+        fprintf(p->out, ", %s (%s, %d.%d)", gpu->name, gpu->bus, gpu->capability / 10,
+                gpu->capability % 10);
+    fprintf(p->out, ", %s: needs %s of %s free\n", gpus_format_name(t->format), need, left);
+}
+
 static void print_ranks(progress_t *p, const coordinator_table_t *t)
 {
     for (uint32_t r = 0; r < t->plan->ranks; r++) {
-        char device[32], need[32];
-        if (t->options->devices[r] < 0)
-            snprintf(device, sizeof device, "cpu, %u thread%s", t->threads,
-                     t->threads == 1 ? "" : "s");
-        else
-            snprintf(device, sizeof device, "gpu %d", t->options->devices[r]);
+        char need[32];
+        if (t->options->devices[r] >= 0) {
+            print_gpu(p, t, r);
+            continue;
+        }
         format_bytes(need, sizeof need, t->memory[r]);
-        fprintf(p->out, "  rank %-6u %s: needs %s of memory\n", r, device, need);
+        fprintf(p->out, "  rank %-6u cpu, %u thread%s: needs %s of memory\n", r, t->threads,
+                t->threads == 1 ? "" : "s", need);
     }
 }
 

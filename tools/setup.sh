@@ -210,6 +210,10 @@ install_prefix() {
     esac
 }
 
+# A GPU without what kernels/cuda is built from is worth a line; trainings then use the CPU.
+if [ -e /dev/nvidiactl ] && [ "${CUDA:-1}" != 0 ]; then
+    cuda=$(MAKEFLAGS='' make -s cuda 2>/dev/null | grep 'not built') && say "there is a GPU, but $cuda"
+fi
 find_missing && exit 0
 install_system && find_missing && exit 0
 [ "$(id -u)" = 0 ] || { install_prefix && find_missing && exit 0; }

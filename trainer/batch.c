@@ -3,6 +3,7 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "trainer/events.h"
 #include "trainer/report.h"
 
 #include <stdatomic.h>
@@ -28,6 +29,14 @@ static int stop_is_due(const trainer_t *t, uint64_t *asked_ns)
     return (clock_ns() - *asked_ns) / 1000000 >= t->w->stop_message.deadline_ms / 2;
 }
 
+/* Whether the device still computes what it was given before: it is not waiting for the batch. */
+static int device_busy(const trainer_t *t)
+{
+    const trainer_pending_t *last = &t->pending[(t->seq + 1) % TRAINER_TURNS];
+    return t->ops->async && last->live &&
+           t->ops->event(t->dev, EVENT_ENDS + (int32_t)((t->seq + 1) % TRAINER_TURNS), 0) == 1;
+}
+
 static int wait_ready(trainer_t *t, const plan_batch_t *b)
 {
     ring_t *ring = t->w->rings[t->rank];
@@ -39,9 +48,10 @@ static int wait_ready(trainer_t *t, const plan_batch_t *b)
     uint64_t since = clock_ns(), mark = since, asked = 0;
     int ready = 0, said = 0, rc = 0;
     while (rc == 0 && !ready) {
-        ready = ring_wait_batch(ring, t->seq, FUTEX_RECHECK_MS);
+        ready = ring_wait_batch(ring, t->seq, trainer_nap_ms(t));
         uint64_t now = clock_ns();
-        atomic_fetch_add_explicit(&page->wait_data_ns, now - mark, memory_order_relaxed);
+        if (!device_busy(t))
+            atomic_fetch_add_explicit(&page->wait_data_ns, now - mark, memory_order_relaxed);
         mark = now;
         if (ready)
             break;
@@ -52,7 +62,7 @@ static int wait_ready(trainer_t *t, const plan_batch_t *b)
             said = 1;
         }
         report_progress(t, b);
-        rc = t->poll(t);
+        rc = trainer_look(t);
         if (rc == 0 && stop_is_due(t, &asked))
             rc =
                 err_set(ERR_STOPPED,
@@ -122,6 +132,8 @@ static int check_cells(trainer_t *t, const plan_batch_t *b, uint32_t n)
         if (batch->counts[i] > batch->max_gt)
             batch->max_gt = batch->counts[i];
     }
+    if (t->ops->async) /* a recorded step has one shape */
+        batch->max_gt = t->mem.max_gt;
     return 0;
 }
 
@@ -147,9 +159,13 @@ static int convert_labels(trainer_t *t, uint32_t cell)
     return 0;
 }
 
-static int upload(trainer_t *t)
+/* Gives the copies to the device; the slot's bytes must stay until they are done. */
+static int enqueue_copies(trainer_t *t)
 {
-    batch_t *batch = &t->batch;
+    const batch_t *batch = &t->batch;
+    const k_ops_t *ops = t->ops;
+    const int turn = trainer_turn(t);
+    const memory_batch_t *to = &t->mem.batch[turn];
     size_t stride = (size_t)batch->h * (size_t)batch->w * 3, n = (size_t)batch->n;
     const uint8_t *image = ring_image(t->w->rings[t->rank], t->seq, 0, stride);
     /* The last cell's place says whether the slot is large enough for all. */
@@ -157,28 +173,88 @@ static int upload(trainer_t *t)
         n * stride > t->mem.u8_bytes)
         return err_set(ERR_FAILED, "rank %u, batch %llu: %d images of %dx%d do not fit a ring slot",
                        t->rank, (unsigned long long)t->seq, batch->n, batch->w, batch->h);
-    const k_ops_t *ops = t->ops;
-    int rc = ops->upload(t->dev, K_STREAM_COPY, t->mem.u8, image, n * stride);
+    int rc = ops->after(t->dev, K_STREAM_COPY, EVENT_FREE + turn);
     if (rc == 0)
-        rc = ops->upload(t->dev, K_STREAM_COPY, t->mem.gt, batch->gts,
+        rc = ops->upload(t->dev, K_STREAM_COPY, to->u8, image, n * stride);
+    if (rc == 0)
+        rc = ops->upload(t->dev, K_STREAM_COPY, to->gt, batch->gts,
                          n * (size_t)batch->max_gt * sizeof *batch->gts);
     if (rc == 0)
-        rc = ops->upload(t->dev, K_STREAM_COPY, t->mem.gt_count, batch->counts,
+        rc = ops->upload(t->dev, K_STREAM_COPY, to->gt_count, batch->counts,
                          n * sizeof *batch->counts);
-    rc = trainer_check(t, rc, "upload of a batch");
-    return rc < 0 ? rc : trainer_drain(t, K_STREAM_COPY);
+    if (rc == 0)
+        rc = ops->record(t->dev, EVENT_COPIED + turn, K_STREAM_COPY);
+    t->copying[turn] = rc == 0;
+    return trainer_check(t, rc, "upload of a batch");
+}
+
+/* Between the first and the last of these events the device has nothing to do but wait. */
+static int await_copies(trainer_t *t)
+{
+    const k_ops_t *ops = t->ops;
+    const int turn = trainer_turn(t);
+    if (!ops->async)
+        return trainer_drain(t, K_STREAM_COPY);
+    int rc = ops->record(t->dev, EVENT_COMES + turn, K_STREAM_MAIN);
+    if (rc == 0)
+        rc = ops->after(t->dev, K_STREAM_MAIN, EVENT_COPIED + turn);
+    if (rc == 0)
+        rc = ops->record(t->dev, EVENT_BEGINS + turn, K_STREAM_MAIN);
+    return trainer_check(t, rc, "waiting for a batch");
+}
+
+int batch_used(trainer_t *t)
+{
+    int rc = t->ops->record(t->dev, EVENT_FREE + trainer_turn(t), K_STREAM_MAIN);
+    return trainer_check(t, rc, "the end of a batch");
+}
+
+int batch_poll(trainer_t *t)
+{
+    ring_t *ring = t->w->rings[t->rank];
+    uint64_t seq;
+    while (ring && t->dev && (seq = ring_tail(ring)) < t->taken) {
+        const int turn = t->ops->async ? (int)(seq % TRAINER_TURNS) : 0;
+        if (t->copying[turn]) {
+            int rc = t->ops->event(t->dev, EVENT_COPIED + turn, 0);
+            if (rc != 0)
+                return rc == 1 ? 0 : trainer_check(t, rc, "upload of a batch");
+            t->copying[turn] = 0;
+        }
+        plan_batch_t next = plan_locate(t->plan, seq + ring_get_config(ring)->depth);
+        ring_release(ring, seq, plan_cells(t->plan, &next, t->rank));
+    }
+    return 0;
+}
+
+/* The host's buffers of this turn are the copies' until those are done. */
+static int await_turn(trainer_t *t)
+{
+    const ring_t *ring = t->w->rings[t->rank];
+    int rc = batch_poll(t);
+    if (rc == 0 && t->copying[trainer_turn(t)])
+        rc = trainer_await(t, EVENT_COPIED + trainer_turn(t));
+    if (rc == 0)
+        rc = batch_poll(t);
+    if (rc == 0 && ring_tail(ring) + TRAINER_TURNS <= t->seq)
+        rc = err_set(ERR_FAILED, "rank %u: batch %llu before batch %llu has left the ring", t->rank,
+                     (unsigned long long)t->seq, (unsigned long long)ring_tail(ring));
+    return rc;
 }
 
 int batch_take(trainer_t *t, const plan_batch_t *b)
 {
     ring_t *ring = t->w->rings[t->rank];
     uint32_t n = plan_cells(t->plan, b, t->rank);
-    int rc = wait_ready(t, b);
+    int rc = await_turn(t);
+    if (rc == 0)
+        rc = wait_ready(t, b);
     if (rc < 0)
         return rc;
     if (ring_cells(ring, t->seq) != (int)n || n > (uint32_t)t->mem.cells)
         return err_set(ERR_FAILED, "rank %u, batch %llu has %d cells, the plan says %u", t->rank,
                        (unsigned long long)t->seq, ring_cells(ring, t->seq), n);
+    t->batch = t->turns[trainer_turn(t)];
     t->batch.n = 0;
     t->batch.labels = 0;
     if (n > 0)
@@ -186,10 +262,11 @@ int batch_take(trainer_t *t, const plan_batch_t *b)
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = convert_labels(t, i);
     if (rc == 0 && n > 0)
-        rc = upload(t);
+        rc = enqueue_copies(t);
+    if (rc == 0 && n > 0)
+        rc = await_copies(t);
     if (rc < 0)
         return rc;
-    plan_batch_t next = plan_locate(t->plan, t->seq + ring_get_config(ring)->depth);
-    ring_release(ring, t->seq, plan_cells(t->plan, &next, t->rank));
-    return 0;
+    t->taken = t->seq + 1;
+    return batch_poll(t);
 }

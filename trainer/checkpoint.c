@@ -31,6 +31,21 @@ static int64_t last_iteration(const trainer_t *t, const checkpoint_state_t *s)
     return (int64_t)t->schedule.steps * s->epoch + next - 1;
 }
 
+/* A run in float16 that goes on from another format begins with the scale of step_init. */
+static int restore_scaling(trainer_t *t, const checkpoint_state_t *s)
+{
+    k_scaling_t scaling;
+    int rc = trainer_download(t, &scaling, t->mem.norm, sizeof scaling);
+    if (rc < 0)
+        return rc;
+    if (s->scaled && t->mem.format == K_F16) {
+        scaling.scale = s->scaling.scale;
+        scaling.good = s->scaling.good;
+    }
+    scaling.skipped = s->scaling.skipped;
+    return trainer_upload(t, t->mem.norm, &scaling, sizeof scaling);
+}
+
 int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
 {
     const memory_map_t *m = &t->mem;
@@ -38,6 +53,10 @@ int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
     uint32_t from = t->rank < s->ranks ? t->rank : 0;
     /* Accumulation counts batches: gradients of batches of another size do not add up with ours. */
     uint32_t pending = s->batch == t->plan->batch ? s->pending : 0;
+    /* Nor do those with a scale and those without. */
+    const int scaled = m->format == K_F16;
+    if (s->scaled != scaled)
+        pending = 0;
     const char *buffers = (const char *)s->rank_buffers + from * m->buffer_bytes;
     int rc = trainer_upload(t, m->train.weights, s->weights, m->weight_bytes);
     if (rc == 0)
@@ -53,6 +72,8 @@ int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
     /* Pending gradients are the sum over all ranks: rank 0 carries them (see gather). */
     if (rc == 0 && pending > 0 && t->rank == 0)
         rc = trainer_upload(t, m->train.grads, s->grads, m->weight_bytes);
+    if (rc == 0)
+        rc = restore_scaling(t, s);
     if (rc < 0)
         return err_add(rc, "restoring");
     t->progress = s->progress;
@@ -70,6 +91,7 @@ int checkpoint_restore(trainer_t *t, const checkpoint_state_t *s)
 typedef struct {
     char *block;
     void *weights, *m, *v, *grads, *ema_weights, *ema_buffers, *rank_buffers;
+    k_scaling_t scaling;
     uint32_t pending;
     uint32_t ledger; /* newest entry that a consumed cell of any rank may depend on */
     int64_t *entries;
@@ -142,7 +164,7 @@ static int copy_out(trainer_t *t, regions_t *r)
         at += copies[i].bytes;
         rc = trainer_download(t, *copies[i].host, copies[i].from, copies[i].bytes);
     }
-    return rc;
+    return rc < 0 ? rc : trainer_download(t, &r->scaling, m->norm, sizeof r->scaling);
 }
 
 /* The ledger as it is known here, as numbers for the file. */
@@ -204,6 +226,9 @@ static int put_state(trainer_t *t, const checkpoint_point_t *p, const regions_t 
         .threads = t->w->welcome.threads,
         .ledger = r->entries,
         .ledger_count = r->n_entries,
+        .choices = t->choices,
+        .scaled = t->mem.format == K_F16,
+        .scaling = r->scaling,
         .items = t->items,
         .seed = t->plan->seed,
         .list_digest = t->w->catalog ? catalog_digest(t->w->catalog) : 0,
@@ -362,7 +387,9 @@ int checkpoint_take(trainer_t *t, const checkpoint_point_t *p)
     memset(&r, 0, sizeof r);
     board_set_phase(t->w->page, BOARD_CHECKPOINT);
     KILL_POINT(CHECKPOINT_AGREED);
-    int rc = gather_pending(t, &r);
+    int rc = step_settle(t);
+    if (rc == 0)
+        rc = gather_pending(t, &r);
     if (rc == 0)
         rc = gather_ledger(t, &r);
     if (rc == 0)

@@ -19,9 +19,13 @@
 #include "trainer/trainer.h"
 
 #define CHECKPOINT_KIND "sluice state 3"
+/* Metadata that only a GPU's run has: its convolutions' algorithms (tune.h), and, with float16, the
+ * loss scale. */
+#define CHECKPOINT_CHOICES "convolutions"
 enum {
     CHECKPOINT_LEDGER = 6 /* numbers of an entry */,
-    CHECKPOINT_LEDGER_MOST = 1 << 20 /* entries */
+    CHECKPOINT_LEDGER_MOST = 1 << 20 /* entries */,
+    CHECKPOINT_CHOICES_MOST = 1 << 18, /* bytes; a longer text is left out */
 };
 
 typedef struct {
@@ -38,6 +42,10 @@ typedef struct {
     uint64_t seed, list_digest;
     const void *ledger; /* int64_t [ledger_count][CHECKPOINT_LEDGER], not aligned */
     uint32_t ledger_count;
+    const char *choices;   /* NULL: not there */
+    int scaled;            /* the run computed in float16: scale and good are there, and gradients
+                              are `scale` times too large */
+    k_scaling_t scaling;   /* its norm is not kept; skipped counts in every format */
     trainer_items_t items; /* of the epoch so far */
     trainer_progress_t progress;
 } checkpoint_state_t;

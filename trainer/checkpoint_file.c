@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +175,21 @@ static int put_doubles(const checkpoint_state_t *s, safetensors_writer_t *out)
     return rc;
 }
 
+/* What only a GPU's run has. */
+static int put_device(const checkpoint_state_t *s, safetensors_writer_t *out)
+{
+    int rc = 0;
+    if (s->choices && strlen(s->choices) <= CHECKPOINT_CHOICES_MOST)
+        rc = safetensors_writer_metadata(out, CHECKPOINT_CHOICES, s->choices);
+    if (rc == 0 && s->scaled)
+        rc = put_double(out, "loss_scale", s->scaling.scale);
+    if (rc == 0 && s->scaled)
+        rc = put_double(out, "loss_scale_good", s->scaling.good);
+    if (rc == 0 && s->scaling.skipped > 0)
+        rc = put_double(out, "updates_left_out", s->scaling.skipped);
+    return rc;
+}
+
 int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safetensors_writer_t *out)
 {
     const trainer_progress_t *p = &s->progress;
@@ -214,6 +230,8 @@ int checkpoint_state_image(const graph_t *g, const checkpoint_state_t *s, safete
         rc = put_int(out, "early_stop_epoch", p->early.best_epoch);
     if (rc == 0)
         rc = put_doubles(s, out);
+    if (rc == 0)
+        rc = put_device(s, out);
     return rc < 0 ? rc : put_regions(g, s, out);
 }
 
@@ -377,6 +395,24 @@ static int read_numbers(const safetensors_t *f, const char *origin, checkpoint_s
     return rc;
 }
 
+static int read_device(const safetensors_t *f, const char *origin, checkpoint_state_t *s)
+{
+    double scale = 1, good = 0, skipped = 0;
+    s->choices = safetensors_metadata(f, CHECKPOINT_CHOICES);
+    s->scaled = safetensors_metadata(f, "loss_scale") != NULL;
+    int rc = s->scaled ? get_double(f, origin, "loss_scale", &scale) : 0;
+    if (rc == 0 && s->scaled)
+        rc = get_double(f, origin, "loss_scale_good", &good);
+    if (rc == 0 && safetensors_metadata(f, "updates_left_out"))
+        rc = get_double(f, origin, "updates_left_out", &skipped);
+    if (rc == 0 && !(scale > 0 && scale <= (double)FLT_MAX && good >= 0 && good <= 1e9 &&
+                     skipped >= 0 && skipped <= 1e9))
+        rc = err_set(ERR_CONFIG, "%s has an impossible loss scale: the file is damaged", origin);
+    s->scaling =
+        (k_scaling_t){.scale = (float)scale, .good = (float)good, .skipped = (float)skipped};
+    return rc;
+}
+
 static int get_region(const safetensors_t *f, const char *origin, const char *name, uint64_t count,
                       const void **data, uint64_t *sum)
 {
@@ -446,6 +482,8 @@ int checkpoint_state_read(const graph_t *g, const safetensors_t *file, const cha
         rc = get_text(file, origin, "optimizer", &optimizer);
     if (rc == 0)
         rc = read_numbers(file, origin, s);
+    if (rc == 0)
+        rc = read_device(file, origin, s);
     if (rc < 0)
         return rc;
     s->sgd = strcmp(optimizer, "SGD") == 0;
@@ -517,5 +555,7 @@ uint64_t checkpoint_bytes(const graph_t *g, uint32_t ranks, size_t args_bytes, s
     /* A tenth of a split may go bad (control/ledger.h), with an entry for all that follows and some
      * for cells by name. */
     uint64_t entries = 1024 + samples / 2;
-    return weights + state + entries * CHECKPOINT_LEDGER * sizeof(int64_t);
+    /* JSON writes the ends of its lines with two bytes. */
+    uint64_t choices = 2 * CHECKPOINT_CHOICES_MOST;
+    return weights + state + choices + entries * CHECKPOINT_LEDGER * sizeof(int64_t);
 }

@@ -30,6 +30,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -106,8 +107,7 @@ static float *result_of(const collective_t *c)
 
 /* ---- waiting ---- */
 
-/* ERR_GONE when the run is being torn down or the coordinator is dead. */
-static int look_around(const collective_t *c)
+int collective_look(const collective_t *c)
 {
     if (c->w->hub && atomic_load_explicit(&c->w->hub->abort_word, memory_order_relaxed))
         return err_set(ERR_GONE, "rank %u: the run is being ended", c->rank);
@@ -119,7 +119,7 @@ static int look_around(const collective_t *c)
     return 0;
 }
 
-static board_page_t *page_of(collective_t *c, uint32_t rank)
+board_page_t *collective_page(collective_t *c, uint32_t rank)
 {
     for (uint32_t i = 0; !c->page[rank] && c->w->board && i < board_pages(c->w->board); i++) {
         board_page_t *p = board_page(c->w->board, i);
@@ -131,10 +131,9 @@ static board_page_t *page_of(collective_t *c, uint32_t rank)
     return c->page[rank];
 }
 
-/* Changes whenever the rank shows progress; *excused: it waits for data, which is nobody's hang. */
-static uint64_t life_sign(collective_t *c, uint32_t rank, int *excused)
+uint64_t collective_life(collective_t *c, uint32_t rank, int *excused)
 {
-    const board_page_t *p = page_of(c, rank);
+    const board_page_t *p = collective_page(c, rank);
     *excused = 0;
     if (!p)
         return 0;
@@ -144,21 +143,35 @@ static uint64_t life_sign(collective_t *c, uint32_t rank, int *excused)
            atomic_load_explicit(&p->steps_done, memory_order_relaxed);
 }
 
+void collective_where(collective_t *c, uint32_t rank, char *text, size_t bytes)
+{
+    const board_page_t *p = collective_page(c, rank);
+    if (!p) {
+        snprintf(text, bytes, "not on the status board");
+        return;
+    }
+    uint32_t stage = atomic_load_explicit(&p->stage, memory_order_relaxed);
+    uint32_t phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
+    int starts = stage > BOARD_STAGE_NONE && stage < BOARD_STAGE_RUNNING;
+    snprintf(text, bytes, "%s%s%s%s", board_phase_name(phase), starts ? " (" : "",
+             starts ? board_stage_name(stage) : "", starts ? ")" : "");
+}
+
 static int missing_error(collective_t *c, uint32_t rank, uint32_t op, uint64_t waited_ns)
 {
-    const board_page_t *p = page_of(c, rank);
-    uint32_t phase = p ? atomic_load_explicit(&p->phase, memory_order_relaxed) : BOARD_NONE;
+    char where[160];
+    collective_where(c, rank, where, sizeof where);
     return err_set(ERR_TIMEOUT,
                    "rank %u waited %.0f s in %s number %llu for rank %u, which is %s and shows no "
                    "progress: see that rank's log, or raise hang_timeout",
                    c->rank, (double)waited_ns / 1e9, op_name(op), (unsigned long long)c->seq, rank,
-                   p ? board_phase_name(phase) : "not on the status board");
+                   where);
 }
 
 /* A rank that leaves has done all that it will: a stop found it without data. */
 static int has_left(collective_t *c, uint32_t rank)
 {
-    const board_page_t *p = page_of(c, rank);
+    const board_page_t *p = collective_page(c, rank);
     return p && atomic_load_explicit(&p->phase, memory_order_relaxed) == BOARD_STOPPING;
 }
 
@@ -192,7 +205,7 @@ static int meet(collective_t *c, uint32_t op)
         int missing = first_missing(c);
         if (missing < 0)
             return 0;
-        int rc = look_around(c);
+        int rc = collective_look(c);
         if (rc < 0)
             return rc;
         /* Seen missing before, for it may have arrived as it left. */
@@ -200,7 +213,7 @@ static int meet(collective_t *c, uint32_t op)
             return err_set(ERR_STOPPED, "rank %u: rank %d has left before %s number %llu", c->rank,
                            missing, op_name(op), (unsigned long long)c->seq);
         int excused;
-        uint64_t now = clock_ns(), seen = life_sign(c, (uint32_t)missing, &excused);
+        uint64_t now = clock_ns(), seen = collective_life(c, (uint32_t)missing, &excused);
         if (missing != watched || seen != sign || excused || now - looked > COLL_LATE_NS)
             since = now;
         looked = now;
@@ -309,7 +322,7 @@ static int join_memory(collective_t *c, int fd)
     const struct timespec pause = {.tv_nsec = 5000000};
     for (uint64_t since = clock_ns();; nanosleep(&pause, NULL)) {
         struct stat st;
-        int rc = look_around(c);
+        int rc = collective_look(c);
         if (rc < 0)
             return rc;
         if (fstat(fd, &st) < 0)
@@ -377,6 +390,11 @@ void collective_deadline(collective_t *c, double seconds)
     c->deadline_ns = (uint64_t)(seconds * 1e9);
 }
 
+double collective_patience(const collective_t *c)
+{
+    return (double)c->deadline_ns / 1e9;
+}
+
 /* ---- operations ---- */
 
 static int device_check(k_dev_t *dev, int rc)
@@ -388,7 +406,7 @@ static int drain(collective_t *c, k_dev_t *dev, k_stream_t s)
 {
     int rc;
     while ((rc = dev->ops->wait(dev, s, FUTEX_RECHECK_MS)) == 1)
-        if ((rc = look_around(c)) < 0)
+        if ((rc = collective_look(c)) < 0)
             return rc;
     return device_check(dev, rc);
 }

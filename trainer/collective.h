@@ -1,5 +1,6 @@
 /* Collectives of a run's ranks. CPU ranks: shared memory in a memfd, fixed order (rank 0 first), so
- * that sums are the same to the bit in every run. (CUDA ranks: NCCL, behind the same header.)
+ * that sums are the same to the bit in every run. (GPUs add their gradients themselves: exchange.h;
+ * what hosts tell each other goes this way there too.)
  *
  * Every call is made by all ranks in the same order; sequence number, operation and count of each
  * are written beside the data and compared: a difference ends the run with both named. Waits look
@@ -33,5 +34,15 @@ int collective_broadcast(collective_t *c, void *data, uint64_t bytes, uint32_t r
 int collective_gather(collective_t *c, const void *data, uint64_t bytes, void **all,
                       uint64_t *bytes_all);
 int collective_barrier(collective_t *c);
+
+/* For other waits for ranks (exchange.h). The deadline now; ERR_GONE when the run is being torn down
+ * or the coordinator is dead; a rank's board page, or NULL. */
+double collective_patience(const collective_t *c);
+int collective_look(const collective_t *c);
+board_page_t *collective_page(collective_t *c, uint32_t rank);
+/* Changes whenever the rank shows progress; *excused: it waits for data, which is nobody's hang. */
+uint64_t collective_life(collective_t *c, uint32_t rank, int *excused);
+/* What a rank is doing, in words: "forward", "building the model (opening its device)". */
+void collective_where(collective_t *c, uint32_t rank, char *text, size_t bytes);
 
 #endif

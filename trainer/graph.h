@@ -81,23 +81,40 @@ typedef struct {
     int32_t anchors; /* positions over all levels, one image */
 } graph_plan_t;
 
-/* Plans n x h x w (sides multiples of 32) for a mode; replaces the last plan of that mode. base is
- * the place of the activation block in the arena, a multiple of K_ALIGN. dev is needed for work
- * sizes; its memory need not be reserved yet. */
-int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, int32_t n, int32_t h, int32_t w,
-               k_at base, graph_plan_t *plan);
+/* Plans n x h x w (sides multiples of 32) for a mode, with values and their gradients in `format`;
+ * replaces the last plan of that mode. base is the place of the activation block in the arena, a
+ * multiple of K_ALIGN. dev is needed for work sizes; its memory need not be reserved yet. */
+int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, k_dtype_t format, int32_t n, int32_t h,
+               int32_t w, k_at base, graph_plan_t *plan);
 
 /* Which copies to compute with. */
 typedef struct {
     k_at weights, buffers; /* regions of graph_sizes_t */
     k_at grads;            /* same layout as weights; K_NONE in inference */
+    k_at compute; /* group GRAPH_WEIGHT in the plan's format: what convolutions read. Not looked at
+                     where that is float32: they read the weights themselves */
 } graph_memory_t;
 
+/* What others do in the middle of a pass. Each may be NULL. */
+typedef struct {
+    /* Adds `doubles` sums at `at` over `ranks` ranks that share their statistics (sync_bn). */
+    int (*stats)(void *user, k_at at, uint64_t doubles);
+    /* Backward of operation op is enqueued. */
+    int (*ready)(void *user, int32_t op);
+    void *user;
+    int ranks; /* that `stats` adds up; 1 without it */
+} graph_hooks_t;
+
 /* Runs the mode's last plan. GRAPH_TRAIN updates running statistics in memory->buffers. The input
- * tensor must be filled (k_ops_t.image). */
-int graph_forward(graph_t *g, k_dev_t *dev, graph_mode_t mode, const graph_memory_t *memory);
+ * tensor must be filled (k_ops_t.image). hooks may be NULL. */
+int graph_forward(graph_t *g, k_dev_t *dev, graph_mode_t mode, const graph_memory_t *memory,
+                  const graph_hooks_t *hooks);
+/* The last operation whose backward writes a parameter's gradient (backward goes by descending
+ * number): with it the gradient is complete. -1: no operation has the parameter. */
+int32_t graph_ready_after(const graph_t *g, int32_t param);
 /* After the loss has filled dbox and dcls: adds to memory->grads. */
-int graph_backward(graph_t *g, k_dev_t *dev, const graph_memory_t *memory);
+int graph_backward(graph_t *g, k_dev_t *dev, const graph_memory_t *memory,
+                   const graph_hooks_t *hooks);
 
 /* `sluice model`: rows with shapes, parameters, GFLOPs (convolutions, 2 MAC). Detect's shape is
  * channels x 1 x positions over its levels. */

@@ -179,7 +179,7 @@ static void shape_values(const graph_t *g, const graph_schedule_t *s, k_tensor_t
                             .w = s->w / value->shrink,
                             .c = value->c,
                             .ld = g->values[root].c,
-                            .dtype = K_F32};
+                            .dtype = s->format};
     }
 }
 
@@ -188,8 +188,8 @@ static void ask_roots(const graph_t *g, const graph_schedule_t *s, k_tensor_t *t
 {
     for (int32_t v = 0; v < g->n_values; v++) {
         if (g->values[v].parent < 0)
-            ask(r, pixels(s, &g->values[v]) * (uint64_t)g->values[v].c * sizeof(float), lives[v],
-                &t[v].at);
+            ask(r, pixels(s, &g->values[v]) * (uint64_t)g->values[v].c * graph_size(s->format),
+                lives[v], &t[v].at);
     }
 }
 
@@ -202,17 +202,20 @@ static void place_views(const graph_t *g, k_tensor_t *t, graph_mode_t mode, int 
         if (root == v)
             continue;
         t[v].ld = g->values[root].c;
-        t[v].at = t[root].at == K_NONE ? K_NONE : t[root].at + (uint64_t)first * sizeof(float);
+        t[v].at =
+            t[root].at == K_NONE ? K_NONE : t[root].at + (uint64_t)first * graph_size(t[v].dtype);
     }
 }
 
-static int schedule_new(const graph_t *g, graph_mode_t mode, graph_schedule_t **schedule)
+static int schedule_new(const graph_t *g, graph_mode_t mode, k_dtype_t format,
+                        graph_schedule_t **schedule)
 {
     graph_schedule_t *s = calloc(1, sizeof *s);
     *schedule = s;
     if (!s)
         return -1;
     s->mode = mode;
+    s->format = format;
     s->value = calloc((size_t)g->n_values, sizeof *s->value);
     s->slot = calloc((size_t)g->n_ops, sizeof *s->slot);
     if (mode == GRAPH_TRAIN)
@@ -296,8 +299,8 @@ static void describe(const graph_t *g, const graph_schedule_t *s, graph_plan_t *
     }
 }
 
-int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, int32_t n, int32_t h, int32_t w,
-               k_at base, graph_plan_t *result)
+int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, k_dtype_t format, int32_t n, int32_t h,
+               int32_t w, k_at base, graph_plan_t *result)
 {
     graph_schedule_t *s = NULL;
     if (n < 1 || n > BATCH_MAX || h < GRAPH_SHRINK_MAX || w < GRAPH_SHRINK_MAX || h > SIDE_MAX ||
@@ -306,7 +309,7 @@ int graph_plan(graph_t *g, k_dev_t *dev, graph_mode_t mode, int32_t n, int32_t h
                        "%d images of %d x %d: 1 to %d images are possible, with sides that are "
                        "multiples of %d, up to %d: lower batch or imgsz",
                        n, h, w, BATCH_MAX, GRAPH_SHRINK_MAX, SIDE_MAX);
-    int rc = schedule_new(g, mode, &s) ? err_set(ERR_ENV, "out of memory for the plan") : 0;
+    int rc = schedule_new(g, mode, format, &s) ? err_set(ERR_ENV, "out of memory for the plan") : 0;
     if (rc == 0) {
         s->n = n;
         s->h = h;

@@ -29,12 +29,19 @@ typedef struct {
 
 typedef struct graph_schedule {
     graph_mode_t mode;
+    k_dtype_t format; /* of values and their gradients */
     int32_t n, h, w;
     uint64_t bytes;
     k_tensor_t *value;  /* by value */
     k_tensor_t *grad;   /* by value; at is K_NONE where no gradient ever comes. NULL in inference */
     graph_slot_t *slot; /* by operation */
 } graph_schedule_t;
+
+/* Bytes of an element. */
+static inline uint64_t graph_size(k_dtype_t format)
+{
+    return format == K_F32 ? sizeof(float) : sizeof(uint16_t);
+}
 
 /* Decides what backward runs, overwrites, adds and clears: runs, wants_dx, acc_x, acc_extra, zero.
  */

@@ -9,6 +9,8 @@ typedef struct {
     k_dev_t *dev;
     const graph_schedule_t *s;
     const graph_memory_t *memory;
+    const graph_hooks_t *hooks;
+    int *hook_rc; /* of a hook that failed: its error is set already */
 } run_t;
 
 /* facts/yolo.md 1.2 */
@@ -22,6 +24,17 @@ static k_at in_region(const graph_t *g, k_at region, int32_t param)
 static k_at weight_at(const run_t *r, int32_t param)
 {
     return in_region(r->g, r->memory->weights, param);
+}
+
+/* Where a convolution reads its weights: the copy in the plan's format begins with their group. */
+static k_at conv_weight_at(const run_t *r, int32_t param)
+{
+    if (r->s->format == K_F32)
+        return weight_at(r, param);
+    if (param < 0 || r->memory->compute == K_NONE)
+        return K_NONE;
+    uint64_t first = r->g->params[param].first - r->g->sizes.group_first[GRAPH_WEIGHT];
+    return r->memory->compute + first * graph_size(r->s->format);
 }
 
 static k_at grad_at(const run_t *r, int32_t param)
@@ -59,14 +72,32 @@ static uint64_t pixel_count(const k_tensor_t *t)
     return (uint64_t)t->n * (uint64_t)t->h * (uint64_t)t->w;
 }
 
+/* Ranks that share statistics add theirs up; *count of one rank becomes that of all. */
+static int share_stats(const run_t *r, k_at at, int32_t c, uint64_t *count)
+{
+    if (!r->hooks || !r->hooks->stats)
+        return 0;
+    *count *= (uint64_t)r->hooks->ranks;
+    *r->hook_rc = r->hooks->stats(r->hooks->user, at, 2 * (uint64_t)c);
+    return *r->hook_rc < 0 ? -1 : 0;
+}
+
+static int bn_statistics(const run_t *r, const k_bn_t *p, const k_tensor_t *x)
+{
+    const k_ops_t *k = r->dev->ops;
+    uint64_t count = pixel_count(x);
+    if (k->bn_stats(r->dev, p, x) < 0 || share_stats(r, p->stats, x->c, &count) < 0)
+        return -1;
+    return k->bn_finish(r->dev, p, x->c, count);
+}
+
 static int forward_bn(const run_t *r, const graph_op_t *op, const graph_slot_t *slot)
 {
     const k_ops_t *k = r->dev->ops;
     const k_tensor_t *x = &r->s->value[op->x];
     const k_tensor_t *residual = op->extra < 0 ? NULL : &r->s->value[op->extra];
     const k_bn_t p = bn_of(r, op, slot);
-    if (r->s->mode == GRAPH_TRAIN &&
-        (k->bn_stats(r->dev, &p, x) < 0 || k->bn_finish(r->dev, &p, x->c, pixel_count(x)) < 0))
+    if (r->s->mode == GRAPH_TRAIN && bn_statistics(r, &p, x) < 0)
         return -1;
     return k->bn_apply(r->dev, &p, x, residual, &r->s->value[op->y], op->act,
                        r->s->mode == GRAPH_INFER);
@@ -82,10 +113,10 @@ static int forward_op(const run_t *r, int32_t i)
     switch (op->kind) {
     case GRAPH_CONV: {
         const k_conv_t p = conv_of(u);
-        return k->conv(r->dev, &p, x, weight_at(r, u->weight), weight_at(r, u->bias), y,
+        return k->conv(r->dev, &p, x, conv_weight_at(r, u->weight), weight_at(r, u->bias), y,
                        slot->work);
     }
-    case GRAPH_DWCONV: return k->dwconv(r->dev, x, weight_at(r, u->weight), y);
+    case GRAPH_DWCONV: return k->dwconv(r->dev, x, conv_weight_at(r, u->weight), y);
     case GRAPH_BN: return forward_bn(r, op, slot);
     case GRAPH_MAXPOOL: return k->maxpool(r->dev, op->k, x, y, slot->kept);
     case GRAPH_UPSAMPLE: return k->upsample(r->dev, x, y);
@@ -103,7 +134,7 @@ static int backward_conv(const run_t *r, const graph_op_t *op, const graph_slot_
     const k_ops_t *k = r->dev->ops;
     const graph_unit_t *u = &r->g->units[op->unit];
     const k_tensor_t *x = &r->s->value[op->x], *dy = &r->s->grad[op->y], *dx = &r->s->grad[op->x];
-    const k_at w = weight_at(r, u->weight), dw = grad_at(r, u->weight);
+    const k_at w = conv_weight_at(r, u->weight), dw = grad_at(r, u->weight);
     const k_conv_t p = conv_of(u);
     if (u->depthwise) {
         if (k->dwconv_dw(r->dev, x, dy, dw) < 0)
@@ -124,9 +155,11 @@ static int backward_bn(const run_t *r, const graph_op_t *op, const graph_slot_t 
     if (op->extra >= 0 && op->extra != r->g->input &&
         k->copy(r->dev, dy, &r->s->grad[op->extra], slot->acc_extra) < 0)
         return -1;
-    if (k->bn_bwd_stats(r->dev, &p, x, dy, op->act) < 0)
+    uint64_t count = pixel_count(x);
+    if (k->bn_bwd_stats(r->dev, &p, x, dy, op->act) < 0 ||
+        share_stats(r, p.bwd_stats, x->c, &count) < 0)
         return -1;
-    return k->bn_bwd_apply(r->dev, &p, x, dy, dy, op->act, pixel_count(x));
+    return k->bn_bwd_apply(r->dev, &p, x, dy, dy, op->act, count);
 }
 
 static int backward_op(const run_t *r, int32_t i)
@@ -137,7 +170,7 @@ static int backward_op(const run_t *r, int32_t i)
     const k_tensor_t *dy = &r->s->grad[op->y], *dx = &r->s->grad[op->x];
     for (int32_t z = 0; z < slot->n_zero; z++) {
         const k_tensor_t *t = &r->s->grad[slot->zero[z]];
-        if (k->zero(r->dev, t->at, pixel_count(t) * (uint64_t)t->c * sizeof(float)) < 0)
+        if (k->zero(r->dev, t->at, pixel_count(t) * (uint64_t)t->c * graph_size(t->dtype)) < 0)
             return -1;
     }
     switch (op->kind) {
@@ -159,13 +192,22 @@ static int backward_op(const run_t *r, int32_t i)
 static int failed(const run_t *r, int32_t i, const char *way)
 {
     const graph_op_t *op = &r->g->ops[i];
+    if (*r->hook_rc < 0)
+        return err_add(*r->hook_rc, "operation %d %s", i, way);
     return err_set(ERR_FAILED, "model %s, row %d (%s), operation %d %s: %s", r->g->name, op->row,
                    r->g->rows[op->row].module, i, way, r->dev->ops->error(r->dev));
 }
 
-int graph_forward(graph_t *g, k_dev_t *dev, graph_mode_t mode, const graph_memory_t *memory)
+int graph_forward(graph_t *g, k_dev_t *dev, graph_mode_t mode, const graph_memory_t *memory,
+                  const graph_hooks_t *hooks)
 {
-    const run_t r = {.g = g, .dev = dev, .s = g->schedule[mode], .memory = memory};
+    int hook_rc = 0;
+    const run_t r = {.g = g,
+                     .dev = dev,
+                     .s = g->schedule[mode],
+                     .memory = memory,
+                     .hooks = hooks,
+                     .hook_rc = &hook_rc};
     if (!r.s)
         return err_set(ERR_FAILED, "model %s: forward without a plan", g->name);
     for (int32_t i = 0; i < g->n_ops; i++) {
@@ -175,14 +217,23 @@ int graph_forward(graph_t *g, k_dev_t *dev, graph_mode_t mode, const graph_memor
     return 0;
 }
 
-int graph_backward(graph_t *g, k_dev_t *dev, const graph_memory_t *memory)
+int graph_backward(graph_t *g, k_dev_t *dev, const graph_memory_t *memory,
+                   const graph_hooks_t *hooks)
 {
-    const run_t r = {.g = g, .dev = dev, .s = g->schedule[GRAPH_TRAIN], .memory = memory};
+    int hook_rc = 0, rc = 0;
+    const run_t r = {.g = g,
+                     .dev = dev,
+                     .s = g->schedule[GRAPH_TRAIN],
+                     .memory = memory,
+                     .hooks = hooks,
+                     .hook_rc = &hook_rc};
     if (!r.s || memory->grads == K_NONE)
         return err_set(ERR_FAILED, "model %s: backward without a plan or gradients", g->name);
     for (int32_t i = g->n_ops - 1; i >= 0; i--) {
         if (r.s->slot[i].runs && backward_op(&r, i) < 0)
             return failed(&r, i, "backward");
+        if (hooks && hooks->ready && (rc = hooks->ready(hooks->user, i)) < 0)
+            return rc;
     }
     return 0;
 }

@@ -46,6 +46,24 @@ void report_progress(trainer_t *t, const plan_batch_t *b)
     t->report = (trainer_report_t){.since_ns = now, .wait_ns = waited, .images = images};
 }
 
+void report_shares(const trainer_t *t)
+{
+    board_page_t *page = t->w->page;
+    const uint64_t steps = load(&page->steps_done);
+    if (steps == 0)
+        return;
+    const double span = (double)(clock_ns() - t->start_ns) / 1e9;
+    const double step = (double)load(&page->step_ns) / 1e9;
+    const double data = (double)load(&page->wait_data_ns) / 1e9;
+    const double copy = (double)load(&page->wait_copy_ns) / 1e9;
+    log_line(LOG_INFO,
+             "%llu steps and their validations in %.1f s: %.2f ms a step, %.1f images/s in steps; "
+             "waited for data %.2f s (%.1f %%), for copies %.3f s (%.2f %% of the steps' time)",
+             (unsigned long long)steps, span, 1e3 * step / (double)steps,
+             step > 0 ? (double)steps * t->plan->batch / t->plan->ranks / step : 0, data,
+             span > 0 ? 100 * data / span : 0, copy, step > 0 ? 100 * copy / step : 0);
+}
+
 int report_send(trainer_t *t, const void *frame, size_t bytes)
 {
     const struct timespec pause = {.tv_nsec = 10000000};

@@ -24,6 +24,8 @@ int report_epoch_end(trainer_t *t, const report_epoch_t *e);
 /* Sends a frame that should not be lost, handling messages meanwhile. ERR_TIMEOUT when there is no
  * room in the pipe for 10 s. */
 int report_send(trainer_t *t, const void *frame, size_t bytes);
+/* A line of the log at the run's end: what the time of this start went into. */
+void report_shares(const trainer_t *t);
 /* Seconds of training, an earlier part of a resumed run included. */
 double report_seconds(const trainer_t *t);
 

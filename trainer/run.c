@@ -245,6 +245,8 @@ int trainer_run(int argc, char **argv)
     CHECK_GOTO(say_ready(&t), rc, done);
     t.report.since_ns = clock_ns();
     rc = t.o->mode == OPT_MODE_TRAIN ? run_batches(&t) : evaluate_run(&t);
+    if (t.o->mode == OPT_MODE_TRAIN && (rc == 0 || rc == ERR_STOPPED))
+        report_shares(&t);
 done:
     if (rc < 0 && rc != ERR_STOPPED)
         log_line(LOG_ERROR, "%s", err_text());

@@ -3,16 +3,22 @@
 #include "control/log.h"
 #include "shm/err.h"
 #include "trainer/checkpoint.h"
+#include "trainer/devices.h"
 #include "trainer/evaluate.h"
-#include "trainer/head.h"
+#include "trainer/exchange.h"
 #include "trainer/modelfile.h"
+#include "trainer/pass.h"
+#include "trainer/record.h"
 #include "trainer/step.h"
+#include "trainer/tune.h"
 #include "trainer/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum { CLOSE_MS = 5000 };
 
 /* Files that the model is made from; NULL where it starts from nothing. */
 typedef struct {
@@ -26,14 +32,14 @@ static int open_device(trainer_t *t)
     char why[512] = "";
     const k_open_t args = {.ordinal = t->w->welcome.device < 0 ? 0 : t->w->welcome.device,
                            .threads = (int)t->w->welcome.threads,
-                           .deterministic = t->o->deterministic};
+                           .deterministic = t->o->deterministic,
+                           .compute = (k_dtype_t)t->w->welcome.format};
     const k_ops_t *ops = NULL;
+    devices_holders(t->w->welcome.device, t->holders, sizeof t->holders);
     if (t->w->welcome.device == DEVICE_CPU)
         ops = k_cpu_ops();
-#ifdef SLUICE_CUDA
-    else
+    else if (k_cuda_ops)
         ops = k_cuda_ops();
-#endif
     if (!ops)
         return err_set(ERR_ENV,
                        "rank %u: device %d is a GPU, but this build has no CUDA: use "
@@ -45,6 +51,11 @@ static int open_device(trainer_t *t)
         log_line(LOG_WARN, "%s", why);
     t->ops = ops;
     return 0;
+}
+
+static const char *format_name(k_dtype_t format)
+{
+    return format == K_BF16 ? "bf16" : format == K_F16 ? "fp16" : "float32";
 }
 
 static int trains(const trainer_t *t)
@@ -105,7 +116,7 @@ static int build_model(trainer_t *t, const sources_t *s)
 }
 
 /* Rank 0's memory beside the arena: two slots, and the copies that a snapshot is made from. */
-static uint64_t snapshot_slot(const trainer_t *t)
+uint64_t setup_slot(const trainer_t *t)
 {
     size_t names = 0;
     for (uint32_t c = 0; c < catalog_classes(t->w->catalog); c++)
@@ -120,18 +131,37 @@ static uint64_t infer_floats(const trainer_t *t)
     return 8 * ((uint64_t)t->n_classes + 1024);
 }
 
-static int plan_memory(trainer_t *t)
+/* For the start table: what is free of a GPU, and what the arena takes of it. */
+static void tell_device(const trainer_t *t)
 {
-    memory_request_t request = {
+    uint64_t left = 0, total;
+    if (t->w->welcome.device < 0 || t->ops->memory(t->dev, &left, &total) < 0)
+        return;
+    atomic_store_explicit(&t->w->page->device_free, left, memory_order_relaxed);
+    atomic_store_explicit(&t->w->page->device_bytes, t->mem.total, memory_order_relaxed);
+}
+
+void setup_request(const trainer_t *t, uint32_t label_cap, memory_request_t *r)
+{
+    *r = (memory_request_t){
         .plan = t->plan,
         .options = t->o,
         .catalog = t->w->catalog,
         .rank = t->rank,
-        .label_cap = ring_get_config(t->w->rings[t->rank])->label_cap,
+        .label_cap = label_cap,
+        .format = (k_dtype_t)t->w->welcome.format,
         .sgd = t->schedule.optimizer == OPT_OPTIM_SGD,
         .infer = !trains(t),
         .parts = t->parts,
+        .device = t->w->welcome.device,
+        .holders = t->holders,
     };
+}
+
+static int plan_memory(trainer_t *t)
+{
+    memory_request_t request;
+    setup_request(t, ring_get_config(t->w->rings[t->rank])->label_cap, &request);
     int rc = memory_plan(t->graph, t->dev, &request, &t->mem);
     if (rc < 0)
         return rc;
@@ -139,9 +169,10 @@ static int plan_memory(trainer_t *t)
     rc = collective_open(t->w, t->w->welcome.collective_fd, t->rank, t->ranks, floats, &t->coll);
     if (rc < 0)
         return rc;
-    uint64_t slot = t->rank == 0 && trains(t) ? snapshot_slot(t) : 0;
+    uint64_t slot = t->rank == 0 && trains(t) ? setup_slot(t) : 0;
     request.host = slot ? snapshot_bytes(slot) + 2 * slot : 0;
     request.reserved = atomic_load_explicit(&t->w->hub->memory_reserved, memory_order_relaxed);
+    tell_device(t);
     rc = memory_reserve(&t->mem, t->dev, t->coll, &request, graph_name(t->graph));
     if (rc == 0 && slot && t->w->welcome.snapshot_fd >= 0)
         rc = snapshot_open(t->w->welcome.snapshot_fd, slot, &t->snapshot);
@@ -152,8 +183,9 @@ static int plan_memory(trainer_t *t)
     if (!trains(t))
         return trainer_host_alloc(t);
     int32_t size = (int32_t)t->plan->imgsz;
-    rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, (int32_t)(t->plan->batch / t->plan->ranks), size,
-                    size, t->mem.activation, &t->train_plan);
+    rc = graph_plan(t->graph, t->dev, GRAPH_TRAIN, t->mem.format,
+                    (int32_t)(t->plan->batch / t->plan->ranks), size, size, t->mem.activation,
+                    &t->train_plan);
     if (rc == 0)
         rc = trainer_host_alloc(t);
     return rc;
@@ -186,10 +218,12 @@ static int infer_weights(trainer_t *t, const sources_t *s)
     }
     CHECK_GOTO(trainer_upload(t, m->ema.weights, weights, m->weight_bytes), rc, done);
     CHECK_GOTO(trainer_upload(t, m->ema.buffers, buffers, m->buffer_bytes), rc, done);
+    CHECK_GOTO(pass_cast(t, m->ema.weights), rc, done);
     if (t->rank == 0)
-        log_line(LOG_INFO, "%s of %s, %d classes, %.2f M parameters; memory %.0f MB",
+        log_line(LOG_INFO, "%s of %s, %d classes, %.2f M parameters, %s; memory %.0f MB",
                  graph_name(t->graph), s->origin, graph_classes(t->graph),
-                 (double)t->sizes->parameters / 1e6, (double)m->total / 1e6);
+                 (double)t->sizes->parameters / 1e6, format_name(m->format),
+                 (double)m->total / 1e6);
 done:
     free(weights);
     free(buffers);
@@ -262,13 +296,32 @@ static void say_start(const trainer_t *t)
 {
     const memory_map_t *m = &t->mem;
     log_line(LOG_INFO,
-             "%s, %d classes, %.2f M parameters, %s lr0=%g weight_decay=%g; memory %.0f MB: state "
-             "%.0f, activations %.0f, batch %.0f, loss and suppression %.0f",
+             "%s, %d classes, %.2f M parameters, %s, %s lr0=%g weight_decay=%g; memory %.0f MB: "
+             "state %.0f, activations %.0f, batch%s %.0f, loss and suppression %.0f",
              graph_name(t->graph), graph_classes(t->graph), (double)t->sizes->parameters / 1e6,
-             t->schedule.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW", t->schedule.lr0,
-             t->schedule.weight_decay, (double)m->total / 1e6, (double)m->state_bytes / 1e6,
-             (double)m->activation_bytes / 1e6, (double)(m->u8_bytes + m->gt_bytes) / 1e6,
-             (double)m->work_bytes / 1e6);
+             format_name(m->format), t->schedule.optimizer == OPT_OPTIM_SGD ? "SGD" : "AdamW",
+             t->schedule.lr0, t->schedule.weight_decay, (double)m->total / 1e6,
+             (double)m->state_bytes / 1e6, (double)m->activation_bytes / 1e6,
+             t->ops->async ? "es" : "", (double)m->batch_bytes / 1e6, (double)m->work_bytes / 1e6);
+    if (m->format == K_F16 && t->o->amp == OPT_AMP_AUTO)
+        log_line(LOG_WARN,
+                 "amp=True computes in fp16 with a loss scale: a GPU of this run is older "
+                 "than capability 8.0, which has no bf16");
+}
+
+int setup_graph(trainer_t *t)
+{
+    sources_t s;
+    int rc;
+    t->o = &t->w->options;
+    t->ranks = (uint32_t)t->o->n_devices;
+    CHECK_GOTO(open_sources(t->o, &s), rc, done);
+    CHECK_GOTO(open_device(t), rc, done);
+    rc = build_model(t, &s);
+done:
+    safetensors_free(&s.state);
+    modelfile_free(&s.weights);
+    return rc;
 }
 
 int setup_open(trainer_t *t)
@@ -284,20 +337,31 @@ int setup_open(trainer_t *t)
     /* Before anything looks at messages: entries of a resumed run are among the first. */
     if (t->rank == 0)
         CHECK_GOTO(ledger_new(t->plan->n_train, t->plan->n_val, &t->ledger), rc, done);
+    if (t->w->welcome.device >= 0) {
+        atomic_store_explicit(&t->w->page->device_one, (uint32_t)t->w->welcome.device + 1,
+                              memory_order_relaxed);
+        board_set_stage(t->w->page, BOARD_STAGE_CONTEXT);
+    }
     CHECK_GOTO(open_device(t), rc, done);
     CHECK_GOTO(build_model(t, &s), rc, done);
     if (!trains(t)) {
         CHECK_GOTO(evaluate_classes(t, s.weights), rc, done);
         CHECK_GOTO(parts_open(t->w->catalog, t->o, &t->parts), rc, done);
         CHECK_GOTO(plan_memory(t), rc, done);
+        CHECK_GOTO(tune_infer(t), rc, done);
         rc = infer_weights(t, &s);
         goto done;
     }
     schedule_init(&t->schedule, t->o, t->plan->n_train, plan_train_steps(t->plan),
                   (uint32_t)graph_classes(t->graph));
     CHECK_GOTO(plan_memory(t), rc, done);
+    record_init(t);
+    CHECK_GOTO(tune_run(t, s.state ? safetensors_metadata(s.state, CHECKPOINT_CHOICES) : NULL), rc,
+               done);
     CHECK_GOTO(step_init(t), rc, done);
+    CHECK_GOTO(exchange_open(t), rc, done);
     CHECK_GOTO(s.state ? resumed_weights(t, &s) : fresh_weights(t, &s), rc, done);
+    CHECK_GOTO(pass_cast(t, t->mem.train.weights), rc, done);
     if (t->rank == 0)
         say_start(t);
 done:
@@ -306,10 +370,28 @@ done:
     return rc;
 }
 
+/* Giving memory back waits in the driver for what the device still does, and not for ever. After a
+ * failure that may be something that never ends: the device is left to the end of the process. */
+static void quiet_device(trainer_t *t)
+{
+    for (int s = 0; t->dev && t->ops && t->ops->async && s < K_STREAMS; s++) {
+        if (t->ops->wait(t->dev, (k_stream_t)s, CLOSE_MS) != 1)
+            continue;
+        log_line(
+            LOG_WARN,
+            "rank %u: the device does not end what it was given within %d s: it is left to the "
+            "end of the process",
+            t->rank, CLOSE_MS / 1000);
+        trainer_abandon(t);
+    }
+}
+
 void setup_close(trainer_t *t)
 {
     snapshot_close(&t->snapshot);
     ledger_free(&t->ledger);
+    exchange_close(t);
+    quiet_device(t);
     trainer_host_free(t);
     parts_close(&t->parts);
     free(t->class_of);

@@ -2,9 +2,12 @@
 
 #include "shm/err.h"
 #include "shm/futex.h"
+#include "trainer/ahead.h"
 #include "trainer/batch.h"
-#include "trainer/head.h"
+#include "trainer/exchange.h"
+#include "trainer/pass.h"
 #include "trainer/report.h"
+#include "trainer/step_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +24,10 @@ int step_init(trainer_t *t)
         rc = ops->zero(t->dev, t->mem.v, bytes);
     if ((rc = trainer_check(t, rc, "zeroing gradients")) < 0)
         return rc;
+    /* facts/yolo.md 4.5: where torch's scaler begins. */
+    const k_scaling_t scaling = {.scale = t->mem.format == K_F16 ? 65536.0f : 1.0f};
+    if ((rc = trainer_upload(t, t->mem.norm, &scaling, sizeof scaling)) < 0)
+        return rc;
     memset(&t->hyper, 0, sizeof t->hyper);
     t->hyper.weight_decay[0] = (float)t->schedule.weight_decay; /* groups 1 and 2: none */
     t->hyper.beta2 = 0.999f;                                    /* facts/yolo.md 4.1 */
@@ -34,23 +41,11 @@ int step_init(trainer_t *t)
 
 int step_compute(trainer_t *t)
 {
-    const k_ops_t *ops = t->ops;
-    board_set_phase(t->w->page, BOARD_FORWARD);
-    int rc = trainer_check(t, ops->image(t->dev, t->mem.u8, &t->train_plan.input), "image");
+    int rc = pass_compute(t, 0);
     if (rc == 0)
-        rc = graph_forward(t->graph, t->dev, GRAPH_TRAIN, &t->mem.train);
-    if (rc < 0)
-        return err_add(rc, "rank %u: forward", t->rank);
-    k_detect_loss_t loss;
-    head_loss(&t->train_plan, t->o, graph_classes(t->graph), t->batch.max_gt, &t->mem, &loss);
-    if ((rc = trainer_check(t, ops->detect_loss(t->dev, &loss), "loss")) < 0)
-        return rc;
-    board_set_phase(t->w->page, BOARD_BACKWARD);
-    rc = graph_backward(t->graph, t->dev, &t->mem.train);
-    if (rc < 0)
-        return err_add(rc, "rank %u: backward", t->rank);
-    t->progress.batches++;
-    return 0;
+        rc = batch_used(t);
+    t->progress.batches += rc == 0;
+    return rc;
 }
 
 int step_items(trainer_t *t, float items[4])
@@ -58,8 +53,8 @@ int step_items(trainer_t *t, float items[4])
     return trainer_download(t, items, t->mem.items, 4 * sizeof(float));
 }
 
-/* The hyper-parameters of this update, in device memory. */
-static int upload_hyper(trainer_t *t)
+/* The hyper-parameters of this update. */
+static void set_hyper(trainer_t *t)
 {
     const schedule_point_t *p = &t->progress.point;
     k_hyper_t *h = &t->hyper;
@@ -74,56 +69,52 @@ static int upload_hyper(trainer_t *t)
     h->bias1 = (float)(1.0 - pow(beta1, step));
     h->bias2 = (float)(1.0 - pow(0.999, step));
     h->first_step = t->progress.opt_steps == 0;
+    h->step = (float)step;
     h->ema_decay = (float)schedule_ema(t->progress.updates + 1);
-    return trainer_upload(t, t->mem.hyper, h, sizeof *h);
 }
 
-static int update_groups(trainer_t *t)
+int step_tell(trainer_t *t)
 {
+    trainer_words_t *words = &t->words[trainer_turn(t)];
     const k_ops_t *ops = t->ops;
-    const memory_map_t *m = &t->mem;
-    int rc = ops->grad_norm(t->dev, m->train.grads, t->sizes->weights, m->hyper, m->norm);
-    for (int g = 0; rc == 0 && g < GRAPH_GROUPS; g++) {
-        uint64_t count = t->sizes->group_count[g], at = t->sizes->group_first[g] * sizeof(float);
-        k_at w = m->train.weights + at, dw = m->train.grads + at;
-        rc = m->v == K_NONE
-                 ? ops->sgd(t->dev, w, dw, m->m + at, count, g, m->hyper, m->norm)
-                 : ops->adamw(t->dev, w, dw, m->m + at, m->v + at, count, g, m->hyper, m->norm);
-    }
+    set_hyper(t);
+    words->hyper = t->hyper;
+    words->flags[0] = trainer_wants_stop(t) ? 1.0f : 0.0f;
+    words->flags[1] = save_is_due(t) ? 1.0f : 0.0f;
+    int rc = ops->upload(t->dev, K_STREAM_MAIN, t->mem.extra, words->flags, sizeof words->flags);
     if (rc == 0)
-        rc = ops->ema(t->dev, m->train.weights, m->ema.weights, t->sizes->weights, m->hyper);
-    if (rc == 0)
-        rc = ops->ema(t->dev, m->train.buffers, m->ema.buffers, t->sizes->buffers, m->hyper);
-    return trainer_check(t, rc, "optimiser");
+        rc = ops->upload(t->dev, K_STREAM_MAIN, t->mem.hyper, &words->hyper, sizeof words->hyper);
+    return trainer_check(t, rc, "hyper-parameters");
+}
+
+void step_updated(trainer_t *t)
+{
+    t->progress.opt_steps++;
+    t->progress.updates++;
+}
+
+int step_agreed(const float agreed[2])
+{
+    return (agreed[0] > 0 ? TRAINER_STOP : 0) | (agreed[1] > 0 ? TRAINER_SAVE : 0);
 }
 
 int step_update(trainer_t *t, int *asked)
 {
-    t->flags[0] = trainer_wants_stop(t) ? 1.0f : 0.0f;
-    t->flags[1] = save_is_due(t) ? 1.0f : 0.0f;
-    int rc = trainer_upload(t, t->mem.extra, t->flags, sizeof t->flags);
-    /* Gradients are summed, not averaged: each rank's loss is times its batch (facts/yolo.md 3.2).
-     */
+    float agreed[2] = {0};
+    int rc = step_tell(t);
     if (rc == 0)
-        rc = collective_allreduce(t->coll, t->dev, t->mem.train.grads,
-                                  t->sizes->weights + MEMORY_EXTRA);
-    board_set_phase(t->w->page, BOARD_UPDATE);
+        rc = exchange_begin(t);
     if (rc == 0)
-        rc = upload_hyper(t);
-    if (rc == 0)
-        rc = update_groups(t);
+        rc = pass_update(t);
     if (rc < 0)
         return rc;
-    t->progress.opt_steps++;
-    t->progress.updates++;
-    float agreed[2] = {0};
+    step_updated(t);
     rc = trainer_download(t, agreed, t->mem.extra, sizeof agreed);
-    *asked = (agreed[0] > 0 ? TRAINER_STOP : 0) | (agreed[1] > 0 ? TRAINER_SAVE : 0);
+    *asked = step_agreed(agreed);
     return rc;
 }
 
-/* Without an update there is no all-reduce to carry the flag. */
-static int agree_on_stop(trainer_t *t, int *asked)
+int step_agree_on_stop(trainer_t *t, int *asked)
 {
     double flag = trainer_wants_stop(t);
     int rc = collective_sum(t->coll, &flag, 1);
@@ -131,13 +122,14 @@ static int agree_on_stop(trainer_t *t, int *asked)
     return rc;
 }
 
-static int not_finite(const trainer_t *t, const plan_batch_t *b, const float items[4])
+static int not_finite(const trainer_t *t, const plan_batch_t *b, const batch_t *batch,
+                      const float items[4])
 {
     char samples[256] = "";
     size_t used = 0;
-    for (int32_t i = 0; i < t->batch.n && used + 24 < sizeof samples; i++)
+    for (int32_t i = 0; i < batch->n && used + 24 < sizeof samples; i++)
         used += (size_t)snprintf(samples + used, sizeof samples - used, "%s%u", i ? ", " : "",
-                                 t->batch.samples[i]);
+                                 batch->samples[i]);
     return err_set(
         ERR_FAILED,
         "rank %u: the loss is not finite (box %g, cls %g, dfl %g) in epoch %u, step %u of "
@@ -147,30 +139,28 @@ static int not_finite(const trainer_t *t, const plan_batch_t *b, const float ite
         b->steps, samples);
 }
 
-static int take_items(trainer_t *t, const plan_batch_t *b)
+int step_take_items(trainer_t *t, const plan_batch_t *b, const batch_t *batch, const float items[4])
 {
-    float items[4];
-    int rc = step_items(t, items);
-    if (rc < 0)
-        return rc;
     if (!isfinite(items[0]) || !isfinite(items[1]) || !isfinite(items[2]))
-        return not_finite(t, b, items);
+        return not_finite(t, b, batch, items);
     trainer_items_t *mean = &t->items;
     if (plan_position(t->plan, b, 0, 0) == 0) /* an epoch that goes on has a mean already */
         *mean = (trainer_items_t){0};
     mean->steps++;
+    /* With shared statistics a rank's items are its part of the whole batch's. */
+    const double parts = pass_shares_stats(t) ? t->ranks : 1;
     for (int i = 0; i < 3; i++)
-        mean->mean[i] += (items[i] - mean->mean[i]) / mean->steps;
+        mean->mean[i] += (items[i] * parts - mean->mean[i]) / mean->steps;
     return 0;
 }
 
-static void count_step(trainer_t *t, const plan_batch_t *b, uint64_t took_ns)
+void step_count(trainer_t *t, const plan_batch_t *b, const batch_t *batch, uint64_t took_ns)
 {
     board_page_t *page = t->w->page;
     atomic_store_explicit(&page->epoch, b->epoch, memory_order_relaxed);
     atomic_store_explicit(&page->step, b->step, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->steps_done, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&page->images_done, (uint64_t)t->batch.n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->images_done, (uint64_t)batch->n, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->step_ns, took_ns, memory_order_relaxed);
     /* A rank may be ten of the longest steps late before the others give it up (design 7). */
     if (took_ns > t->longest_step_ns) {
@@ -180,34 +170,59 @@ static void count_step(trainer_t *t, const plan_batch_t *b, uint64_t took_ns)
     }
 }
 
+/* On a device that is done when it returns. */
+static int step_now(trainer_t *t, const plan_batch_t *b, int update, int *asked)
+{
+    uint64_t begun = clock_ns();
+    float items[4];
+    int rc = step_compute(t);
+    if (rc == 0)
+        rc = update ? step_update(t, asked) : step_agree_on_stop(t, asked);
+    if (rc == 0)
+        rc = step_items(t, items);
+    if (rc == 0)
+        rc = step_take_items(t, b, &t->batch, items);
+    if (rc == 0)
+        step_count(t, b, &t->batch, clock_ns() - begun);
+    return rc;
+}
+
+int step_settle(trainer_t *t)
+{
+    return t->ops->async ? ahead_settle(t) : 0;
+}
+
+/* The stop's sentence stays. */
+static int stopped_after_all(trainer_t *t)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    int rc = step_settle(t);
+    return rc < 0 ? rc : err_set(ERR_STOPPED, "%s", text);
+}
+
 int step_train(trainer_t *t, const plan_batch_t *b, int *asked)
 {
     *asked = 0;
     int rc = batch_take(t, b);
+    if (rc == ERR_STOPPED)
+        return stopped_after_all(t);
     if (rc < 0)
         return rc;
-    uint64_t begun = clock_ns();
     if (t->start_ns == 0)
-        t->start_ns = begun;
+        t->start_ns = clock_ns();
     int64_t ni = (int64_t)b->step + (int64_t)t->schedule.steps * b->epoch;
     schedule_at(&t->schedule, (uint64_t)ni, &t->progress.point);
-    if ((rc = step_compute(t)) < 0)
-        return rc;
     /* facts/yolo.md 4.5 */
-    if (ni - t->progress.last_opt_step >= t->progress.point.accumulate) {
-        rc = step_update(t, asked);
+    int update = ni - t->progress.last_opt_step >= t->progress.point.accumulate;
+    if (update)
         t->progress.last_opt_step = ni;
-    } else {
-        rc = agree_on_stop(t, asked);
-    }
     t->progress.last_ni = ni;
-    if (rc == 0)
-        rc = take_items(t, b);
+    rc = t->ops->async ? ahead_step(t, b, update, asked) : step_now(t, b, update, asked);
     if (rc < 0)
         return rc;
-    count_step(t, b, clock_ns() - begun);
     report_progress(t, b);
-    return t->poll(t);
+    return trainer_look(t);
 }
 
 int step_gather_stream(trainer_t *t)

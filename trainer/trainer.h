@@ -25,6 +25,8 @@
 /* What all ranks have agreed to do after a step: bits of step_train's and validate_batch's
  * *asked. */
 enum { TRAINER_STOP = 1, TRAINER_SAVE = 2 };
+/* Steps that may be under way on a device that works by itself: one computes, the next is prepared. */
+enum { TRAINER_TURNS = 2 };
 
 /* What the optimiser has done, beside the arena's contents: with them, all of what a resume
  * restores. */
@@ -63,6 +65,21 @@ typedef struct {
     uint32_t *samples;     /* [n] catalog indices, for error sentences */
     batch_place_t *places; /* [n] of validation cells */
 } batch_t;
+
+/* What a step tells the device and hears from it, in host memory that the device reaches by itself. */
+typedef struct {
+    k_hyper_t hyper;
+    float flags[2];  /* this rank's wish to stop, and to save */
+    float items[4];  /* of the loss */
+    float agreed[2]; /* the sums of the flags over the ranks */
+} trainer_words_t;
+
+/* A step that was given to the device and whose items have not been taken yet. */
+typedef struct {
+    int live, update; /* update: with an optimiser step, whose flags are in words.agreed */
+    plan_batch_t b;
+    batch_t batch;
+} trainer_pending_t;
 
 /* Running means over the epoch's steps so far. */
 typedef struct {
@@ -104,11 +121,25 @@ typedef struct trainer {
     int32_t n_classes; /* classes of the labels and of what is measured (trainer_classes) */
     graph_plan_t train_plan;
     collective_t *coll;
+    struct exchange *exchange; /* sums on the devices (exchange.h); NULL until opened */
     schedule_t schedule;
 
     trainer_progress_t progress;
-    uint64_t seq; /* batch number of this rank, from the start of the process */
-    batch_t batch;
+    uint64_t seq;   /* batch number of this rank, from the start of the process */
+    uint64_t taken; /* batches before it have left the ring, or will when their copies are done */
+    batch_t batch;  /* the present one: its pointers are those of its turn */
+    /* Host memory of a batch's labels by turn (trainer_turn); pinned where the device copies by
+     * itself. On a CPU both are the same. */
+    batch_t turns[TRAINER_TURNS];
+    trainer_words_t *words; /* [TRAINER_TURNS] */
+    int copying[TRAINER_TURNS];
+    trainer_pending_t pending[TRAINER_TURNS];
+    int agreed; /* what the ranks have agreed to do and this one has not done yet */
+    int ring_pinned;
+    int unrecorded;          /* steps are not recorded (record.h) */
+    uint32_t recorded, warm; /* slots that are; kinds of step that have run once */
+    uint64_t tuned;          /* operations of the pass that measures, for the board */
+    char *choices; /* algorithms of the device's convolutions, as text (tune.h); or NULL */
     trainer_items_t items;
     uint32_t ledger_used; /* newest ledger entry that a batch of this rank may depend on */
     ledger_t *ledger;     /* rank 0: the coordinator's, entry by entry; NULL elsewhere */
@@ -119,22 +150,36 @@ typedef struct trainer {
     trainer_save_t save;
     uint32_t left_out; /* checkpoints since the last one that found room; rank 0 */
 
+    char holders[512]; /* who held memory of the device before it was opened; "" */
     char note[1024];   /* rank 0: what the terminal is to say at the start; "" */
-    k_hyper_t hyper;   /* as uploaded; stays until the stream is drained */
-    float flags[2];    /* this rank's wish to stop, and to save, as uploaded */
+    k_hyper_t hyper;   /* of the last update; what does not change stays */
     uint64_t start_ns; /* of the first step */
     uint64_t longest_step_ns;
 } trainer_t;
 
 /* Classes that labels and measures have: the model's, but where n_classes says otherwise. */
 int32_t trainer_classes(const trainer_t *t);
-/* Host memory for one batch of the map's sizes. */
+/* 0 or 1: which of two the present step's buffers, events and words are; always 0 on a CPU. */
+int trainer_turn(const trainer_t *t);
+/* Host memory for batches of the map's sizes; the ring is pinned where the device copies from it by
+ * itself. */
 int trainer_host_alloc(trainer_t *t);
+/* Before the device is closed; nothing may be under way any more. */
 void trainer_host_free(trainer_t *t);
 /* Turns a device operation's failure into the error text: "rank 1: forward: ...". 0 passes. */
 int trainer_check(const trainer_t *t, int rc, const char *what);
-/* Waits until the stream is empty, handling messages meanwhile. */
+/* How long a wait may sleep before it looks around: short while a copied batch's slot is to be freed. */
+int trainer_nap_ms(const trainer_t *t);
+/* What every wait for the device does between two looks: messages, slots to free, the other ranks. */
+int trainer_look(trainer_t *t);
+/* Waits until the stream is empty, or event e has fired. ERR_TIMEOUT when one rank's device has not
+ * come to it within the collectives' deadline (of several ranks exchange.h watches, who knows for
+ * whom). */
 int trainer_drain(trainer_t *t, k_stream_t s);
+int trainer_await(trainer_t *t, int32_t e);
+/* Gives up a device that does not end what it was given: t->dev is NULL, and the process will leave
+ * without the libraries' own clean-up, which would wait for it. */
+void trainer_abandon(trainer_t *t);
 /* Copies and drains. */
 int trainer_upload(trainer_t *t, k_at dst, const void *host, uint64_t bytes);
 int trainer_download(trainer_t *t, void *host, k_at src, uint64_t bytes);

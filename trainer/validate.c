@@ -4,7 +4,9 @@
 #include "shm/futex.h"
 #include "trainer/batch.h"
 #include "trainer/head.h"
+#include "trainer/pass.h"
 #include "trainer/report.h"
+#include "trainer/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +26,17 @@ int validate_begin(trainer_t *t)
         t->start_ns = clock_ns();
     t->val.n_rows = 0;
     memset(t->val.sums, 0, ((size_t)graph_classes(t->graph) + SUMS) * sizeof *t->val.sums);
-    if (t->ranks == 1)
-        return 0;
+    int rc = step_settle(t);
+    /* The convolutions' copy is the moving average's until validate_end. */
+    if (rc == 0)
+        rc = pass_cast(t, t->mem.ema.weights);
+    if (rc < 0 || t->ranks == 1)
+        return rc;
     uint64_t bytes = t->mem.buffer_bytes;
     void *host = malloc(bytes);
     if (!host)
         return err_set(ERR_ENV, "rank %u: out of memory for BN statistics", t->rank);
-    int rc = t->rank == 0 ? trainer_download(t, host, t->mem.ema.buffers, bytes) : 0;
+    rc = t->rank == 0 ? trainer_download(t, host, t->mem.ema.buffers, bytes) : 0;
     if (rc == 0)
         rc = collective_broadcast(t->coll, host, bytes, 0);
     if (rc == 0 && t->rank != 0)
@@ -46,8 +52,8 @@ static int plan_for(trainer_t *t)
     const batch_t *b = &t->batch;
     if (v->n == b->n && v->h == b->h && v->w == b->w)
         return 0;
-    int rc =
-        graph_plan(t->graph, t->dev, GRAPH_INFER, b->n, b->h, b->w, t->mem.activation, &v->plan);
+    int rc = graph_plan(t->graph, t->dev, GRAPH_INFER, t->mem.format, b->n, b->h, b->w,
+                        t->mem.activation, &v->plan);
     if (rc == 0 && v->plan.activation_bytes > t->mem.activation_bytes)
         rc = err_set(ERR_FAILED, "%d images of %dx%d need more memory than was planned", b->n, b->w,
                      b->h);
@@ -64,7 +70,8 @@ static int suppress(trainer_t *t, float *items)
     k_detect_loss_t loss;
     k_nms_t nms;
     int rc = 0;
-    head_loss(&v->plan, t->o, graph_classes(t->graph), t->batch.max_gt, &t->mem, &loss);
+    head_loss(&v->plan, t->o, graph_classes(t->graph), t->batch.max_gt,
+              &t->mem.batch[trainer_turn(t)], &t->mem, &loss);
     head_nms(&v->plan, t->o, graph_classes(t->graph), &t->mem, &nms);
     for (int i = 0; i < K_LEVELS; i++)
         loss.dbox[i].at = loss.dcls[i].at = K_NONE;
@@ -82,14 +89,17 @@ int validate_infer(trainer_t *t, float items[4], uint64_t times[2])
     uint64_t began = clock_ns(), through;
     int rc = plan_for(t);
     if (rc == 0)
-        rc = trainer_check(t, ops->image(t->dev, t->mem.u8, &v->plan.input), "image");
+        rc = trainer_check(t, ops->image(t->dev, t->mem.batch[trainer_turn(t)].u8, &v->plan.input),
+                           "image");
     if (rc == 0)
-        rc = graph_forward(t->graph, t->dev, GRAPH_INFER, &t->mem.ema);
+        rc = graph_forward(t->graph, t->dev, GRAPH_INFER, &t->mem.ema, NULL);
     if (rc == 0 && times)
         rc = trainer_drain(t, K_STREAM_MAIN);
     through = clock_ns();
     if (rc == 0)
         rc = suppress(t, items);
+    if (rc == 0)
+        rc = batch_used(t);
     if (rc < 0)
         return rc;
     size_t n = (size_t)t->batch.n, dets = n * (size_t)t->mem.max_det;
@@ -225,5 +235,5 @@ int validate_end(trainer_t *t, ap_result_t *ap, double val_items[3])
         rc = compute_on_rank0(t, all, total / sizeof(ap_row_t), ap);
     }
     free(all);
-    return rc;
+    return rc < 0 ? rc : pass_cast(t, t->mem.train.weights);
 }

@@ -137,6 +137,33 @@ int cpu_move(k_dev_t *dev, k_at dst, k_at src, uint64_t bytes);
 int cpu_zero(k_dev_t *dev, k_at dst, uint64_t bytes);
 int cpu_wait(k_dev_t *dev, k_stream_t s, int timeout_ms);
 
+/* order.c */
+int cpu_record(k_dev_t *dev, int32_t e, k_stream_t s);
+int cpu_after(k_dev_t *dev, k_stream_t s, int32_t e);
+int cpu_event(k_dev_t *dev, int32_t e, int timeout_ms);
+float cpu_elapsed(k_dev_t *dev, int32_t from, int32_t to);
+int cpu_pin(k_dev_t *dev, void *host, uint64_t bytes);
+int cpu_unpin(k_dev_t *dev, void *host);
+void *cpu_host_alloc(k_dev_t *dev, uint64_t bytes);
+void cpu_host_free(k_dev_t *dev, void *host);
+int cpu_tick(k_dev_t *dev, k_stream_t s, uint64_t *word);
+int cpu_capture(k_dev_t *dev, int32_t slot);
+int cpu_captured(k_dev_t *dev);
+int cpu_replay(k_dev_t *dev, int32_t slot);
+int cpu_forget(k_dev_t *dev, int32_t slot);
+int cpu_measure(k_dev_t *dev, int on);
+int64_t cpu_choices(k_dev_t *dev, char *text, uint64_t bytes);
+int cpu_choose(k_dev_t *dev, const char *text);
+int cpu_comm_id(k_dev_t *dev, uint8_t id[K_COMM_ID]);
+int cpu_comm_open(k_dev_t *dev, const uint8_t id[K_COMM_ID], int rank, int ranks);
+int cpu_comm_poll(k_dev_t *dev);
+int cpu_comm_begin(k_dev_t *dev);
+int cpu_comm_end(k_dev_t *dev);
+int cpu_comm_sum(k_dev_t *dev, k_stream_t s, k_at at, uint64_t count, int doubles);
+int cpu_comm_close(k_dev_t *dev, int abort);
+int cpu_scale_update(k_dev_t *dev, k_at norm);
+int cpu_cast(k_dev_t *dev, k_at src, k_at dst, k_dtype_t dtype, uint64_t count);
+
 int cpu_image(k_dev_t *dev, k_at u8, const k_tensor_t *y);
 
 uint64_t cpu_conv_work(k_dev_t *dev, const k_conv_t *p, const k_tensor_t *x);
@@ -178,6 +205,8 @@ int cpu_attention_dx(k_dev_t *dev, int32_t heads, int32_t kd, int32_t hd, const 
 /* assign.c, loss.c, nms.c, optim.c, ema.c */
 uint64_t cpu_detect_loss_work(k_dev_t *dev, const k_detect_loss_t *p);
 int cpu_detect_loss(k_dev_t *dev, const k_detect_loss_t *p);
+int cpu_detect_assign(k_dev_t *dev, const k_detect_loss_t *p);
+int cpu_detect_terms(k_dev_t *dev, const k_detect_loss_t *p);
 uint64_t cpu_nms_work(k_dev_t *dev, const k_nms_t *p);
 int cpu_nms(k_dev_t *dev, const k_nms_t *p);
 int cpu_grad_norm(k_dev_t *dev, k_at g, uint64_t count, k_at hyper, k_at norm);

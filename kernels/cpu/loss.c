@@ -159,19 +159,19 @@ static void loss_rows(cpu_dev_t *dev, void *ctx, int thread, int64_t first, int6
     }
 }
 
-/* max(sum of target scores, 1) (facts/yolo.md 3.2). */
-static double sum_scores(const assign_t *a)
+double loss_scores(const assign_t *a)
 {
     double sum = 0;
     for (int64_t i = 0; i < (int64_t)a->head.n * a->head.anchors; i++)
         sum += (double)a->weight[i];
-    return sum > 1 ? sum : 1;
+    return sum;
 }
 
-void loss_terms(cpu_dev_t *dev, const k_detect_loss_t *p, const assign_t *a, double *partial,
-                loss_items_t *items)
+void loss_terms(cpu_dev_t *dev, const k_detect_loss_t *p, const assign_t *a, double scores,
+                double *partial, loss_items_t *items)
 {
-    pass_t c = {.p = p, .a = a, .partial = partial, .scores = sum_scores(a)};
+    /* max(sum of target scores, 1) (facts/yolo.md 3.2) */
+    pass_t c = {.p = p, .a = a, .partial = partial, .scores = scores > 1 ? scores : 1};
     int64_t rows = (int64_t)a->head.n * a->head.rows;
     c.grads = p->dbox[0].at != K_NONE;
     cpu_parallel(dev, loss_rows, &c, rows);
@@ -210,26 +210,67 @@ static int check_gradients(cpu_dev_t *dev, const k_detect_loss_t *p)
     return 0;
 }
 
+/* Checks the call and lays out the assigner's arrays in the work area; NULL on failure. */
+static char *open_call(cpu_dev_t *dev, const k_detect_loss_t *p, assign_t *a)
+{
+    uint64_t need = cpu_detect_loss_work(&dev->base, p);
+    if (p->work_bytes < need) {
+        cpu_fail(dev, "detect_loss: %llu bytes of work, needs %llu",
+                 (unsigned long long)p->work_bytes, (unsigned long long)need);
+        return NULL;
+    }
+    if (cpu_check_place(dev, "detect_loss", "work", p->work, need) < 0 ||
+        cpu_check_place(dev, "detect_loss", "items", p->items, 4 * sizeof(float)) < 0 ||
+        check_gradients(dev, p) < 0)
+        return NULL;
+    char *work = cpu_ptr(dev, p->work);
+    return assign_open(dev, p, work, a) < 0 ? NULL : work;
+}
+
+static void put_items(cpu_dev_t *dev, const k_detect_loss_t *p, const assign_t *a, char *work,
+                      double scores)
+{
+    loss_items_t items;
+    loss_terms(dev, p, a, scores, (double *)(void *)(work + assign_bytes(p)), &items);
+    float out[4] = {(float)items.box, (float)items.cls, (float)items.dfl, (float)items.scores};
+    memcpy(cpu_ptr(dev, p->items), out, sizeof out);
+}
+
 int cpu_detect_loss(k_dev_t *base, const k_detect_loss_t *p)
 {
     cpu_dev_t *dev = cpu_dev(base);
     assign_t a;
-    loss_items_t items;
-    uint64_t need = cpu_detect_loss_work(base, p);
-    if (p->work_bytes < need)
-        return cpu_fail(dev, "detect_loss: %llu bytes of work, needs %llu",
-                        (unsigned long long)p->work_bytes, (unsigned long long)need);
-    if (cpu_check_place(dev, "detect_loss", "work", p->work, need) < 0 ||
-        cpu_check_place(dev, "detect_loss", "items", p->items, 4 * sizeof(float)) < 0 ||
-        check_gradients(dev, p) < 0)
-        return -1;
-    char *work = cpu_ptr(dev, p->work);
-    if (assign_open(dev, p, work, &a) < 0)
+    char *work = open_call(dev, p, &a);
+    if (!work)
         return -1;
     assign_decode(dev, &a);
     assign_choose(dev, &a);
-    loss_terms(dev, p, &a, (double *)(void *)(work + assign_bytes(p)), &items);
-    float out[4] = {(float)items.box, (float)items.cls, (float)items.dfl, (float)items.scores};
-    memcpy(cpu_ptr(dev, p->items), out, sizeof out);
+    put_items(dev, p, &a, work, loss_scores(&a));
+    return 0;
+}
+
+int cpu_detect_assign(k_dev_t *base, const k_detect_loss_t *p)
+{
+    cpu_dev_t *dev = cpu_dev(base);
+    assign_t a;
+    if (!open_call(dev, p, &a) || cpu_check_place(dev, "detect_assign", "sum", p->sum, 8) < 0)
+        return -1;
+    assign_decode(dev, &a);
+    assign_choose(dev, &a);
+    double sum = loss_scores(&a);
+    memcpy(cpu_ptr(dev, p->sum), &sum, sizeof sum);
+    return 0;
+}
+
+int cpu_detect_terms(k_dev_t *base, const k_detect_loss_t *p)
+{
+    cpu_dev_t *dev = cpu_dev(base);
+    assign_t a;
+    double sum;
+    char *work = open_call(dev, p, &a);
+    if (!work || cpu_check_place(dev, "detect_terms", "sum", p->sum, 8) < 0)
+        return -1;
+    memcpy(&sum, cpu_ptr(dev, p->sum), sizeof sum);
+    put_items(dev, p, &a, work, sum);
     return 0;
 }

@@ -30,5 +30,5 @@ void fuzz_options(const uint8_t *data, size_t bytes)
                      memcmp(dump, second, (size_t)n) == 0,
                  "options that are read differently");
     if (options_check(&o, notes, sizeof notes) == 0)
-        options_resolve_devices(&o, 2);
+        options_resolve_devices(&o, 2, 1, "none");
 }
