@@ -140,7 +140,8 @@ static int measure_engines(cuda_dev_t *dev, const conv_call_t *call, const conv_
             return -1;
         }
         ran += rc == 0;
-        slower = rc == 0 && *found && c.us > MEASURE_SLOWER * best->us ? slower + 1 : 0;
+        if (rc == 0)
+            slower = *found && c.us > MEASURE_SLOWER * best->us ? slower + 1 : 0;
         if (rc == 0 && (!*found || c.us < best->us)) {
             if (*found)
                 conv_plan_free(&best->plan);
@@ -150,16 +151,6 @@ static int measure_engines(cuda_dev_t *dev, const conv_call_t *call, const conv_
             conv_plan_free(&c.plan);
         }
     }
-    return ran;
-}
-
-/* What the library proposes at once; all that it has only where none of those runs. */
-static int measure_form(cuda_dev_t *dev, const conv_call_t *call, const conv_shape_t *s,
-                        conv_form_t form, int most, conv_choice_t *best, int *found)
-{
-    int ran = measure_engines(dev, call, s, form, 1, most, best, found);
-    if (ran == 0)
-        ran = measure_engines(dev, call, s, form, 0, most, best, found);
     return ran;
 }
 
@@ -174,10 +165,16 @@ static int measure_shape(cuda_dev_t *dev, const conv_call_t *call, const conv_sh
 {
     conv_choice_t best = {0}, *kept;
     const int packs = conv_form_packs(&dev->conv->limits, s);
-    int found = 0;
-    if (measure_form(dev, call, s, CONV_DIRECT, packs ? ENGINES_BESIDE : ENGINES_DIRECT, &best,
-                     &found) < 0 ||
-        (packs && measure_form(dev, call, s, CONV_PACKED, ENGINES_BESIDE, &best, &found) < 0)) {
+    const int most = packs ? ENGINES_BESIDE : ENGINES_DIRECT;
+    int found = 0, rc = 0;
+    /* What the library proposes at once, in both forms; all that it has, some of it a hundred times
+     * slower, only where none of those runs. */
+    for (int quick = 1; rc >= 0 && !found && quick >= 0; quick--) {
+        rc = measure_engines(dev, call, s, CONV_DIRECT, quick, most, &best, &found);
+        if (rc >= 0 && packs)
+            rc = measure_engines(dev, call, s, CONV_PACKED, quick, most, &best, &found);
+    }
+    if (rc < 0) {
         conv_plan_free(&best.plan);
         return -1;
     }
@@ -205,18 +202,15 @@ static int first_engine(cuda_dev_t *dev, const conv_call_t *call, const conv_sha
     return CONV_REFUSED;
 }
 
-static int first_of_form(cuda_dev_t *dev, const conv_call_t *call, const conv_shape_t *s,
-                         conv_form_t form)
-{
-    int rc = first_engine(dev, call, s, form, 1);
-    return rc == CONV_REFUSED ? first_engine(dev, call, s, form, 0) : rc;
-}
-
 static int first(cuda_dev_t *dev, const conv_call_t *call, const conv_shape_t *s)
 {
-    int rc = first_of_form(dev, call, s, CONV_DIRECT);
-    if (rc == CONV_REFUSED && conv_form_packs(&dev->conv->limits, s))
-        rc = first_of_form(dev, call, s, CONV_PACKED);
+    const int packs = conv_form_packs(&dev->conv->limits, s);
+    int rc = CONV_REFUSED;
+    for (int quick = 1; rc == CONV_REFUSED && quick >= 0; quick--) {
+        rc = first_engine(dev, call, s, CONV_DIRECT, quick);
+        if (rc == CONV_REFUSED && packs)
+            rc = first_engine(dev, call, s, CONV_PACKED, quick);
+    }
     return rc == CONV_REFUSED ? plain(dev, call, s) : rc;
 }
 
