@@ -203,7 +203,8 @@ struct k_ops {
 
     /* Algorithms. Between measure(1) and measure(0) a convolution of a shape that has no choice yet
      * times its candidates on the places it is given; results of that pass mean nothing. A shape
-     * without a choice outside takes the first that the library proposes. choices writes lines of
+     * without a choice outside takes the first that the library proposes; so do shapes for which
+     * no time was left, whose number measure(0) returns. choices writes lines of
      * text ("shape algorithm ..") and returns their length, also when `bytes` is too few; choose
      * takes such a text: lines that do not fit this device are left out. */
     int (*measure)(k_dev_t *dev, int on);

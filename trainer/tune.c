@@ -214,6 +214,21 @@ static void keep(trainer_t *t, const char *path, const memory_shape_t *most, int
         log_line(LOG_WARN, "the next run will measure again: %s", err_text());
 }
 
+/* A state of another library or GPU has choices that fit nothing here. */
+static int say_foreign(trainer_t *t, const char *known)
+{
+    char *own = NULL;
+    int rc = read_choices(t, &own);
+    if (rc == 0 && known[0] && strncmp(known, own, strcspn(own, "\n") + 1) != 0)
+        log_line(
+            LOG_WARN,
+            "the run began with \"%.*s\", this is \"%.*s\": its convolutions are chosen anew, and "
+            "its weights will differ from an uninterrupted run's by rounding",
+            (int)strcspn(known, "\n"), known, (int)strcspn(own, "\n"), own);
+    free(own);
+    return rc;
+}
+
 /* Those of the run that is gone on with come last, over the cache's. */
 static int measure(trainer_t *t, const char *known)
 {
@@ -225,6 +240,8 @@ static int measure(trainer_t *t, const char *known)
     if (rc == 0)
         rc = frequent(t, most, &n);
     if (rc == 0 && known)
+        rc = say_foreign(t, known);
+    if (rc == 0 && known)
         rc = trainer_check(t, t->ops->choose(t->dev, known), "algorithms of convolutions");
     if (rc == 0)
         rc = trainer_check(t, t->ops->measure(t->dev, 1), "measuring convolutions");
@@ -235,6 +252,11 @@ static int measure(trainer_t *t, const char *known)
         int off = t->ops->measure(t->dev, 0);
         if (rc == 0)
             rc = trainer_check(t, off, "measuring convolutions");
+        if (off > 0)
+            log_line(LOG_WARN,
+                     "%d convolutions were not measured, for the time was up: they take what the "
+                     "library prefers%s%s",
+                     off, path[0] ? "; to measure them, remove " : "", path);
     }
     if (rc == 0)
         rc = read_choices(t, &t->choices);

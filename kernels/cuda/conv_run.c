@@ -225,11 +225,13 @@ static int chosen(cuda_dev_t *dev, const conv_call_t *call, conv_choice_t *c)
         return rc;
     char words[160];
     conv_shape_words(&c->shape, words, sizeof words);
-    return cuda_fail(dev,
-                     "%s: engine %" PRId64
-                     ", which this run has chosen for it, cannot be used: %s; "
-                     "a resume wants the GPU and the libraries that the run began with",
-                     words, c->engine.index, dev->conv->graph.why);
+    return cuda_fail(
+        dev,
+        "%s: engine %" PRId64
+        ", which was chosen for it, cannot be used: %s; a resume wants the GPU and the "
+        "libraries that the run began with; else remove the file of choices in "
+        "~/.cache/sluice (or $XDG_CACHE_HOME/sluice), and they are measured again",
+        words, c->engine.index, dev->conv->graph.why);
 }
 
 static uint64_t now_ns(void)
@@ -243,8 +245,10 @@ static uint64_t now_ns(void)
 static int measure(cuda_dev_t *dev, const conv_call_t *call, const conv_shape_t *s)
 {
     cuda_conv_t *v = dev->conv;
-    if (v->measured_ns > MEASURE_ALL_MS * 1000000ull)
+    if (v->measured_ns > MEASURE_ALL_MS * 1000000ull) {
+        v->unmeasured++;
         return first(dev, call, s);
+    }
     const uint64_t began = now_ns();
     int rc = measure_shape(dev, call, s);
     v->measured_ns += now_ns() - began;
@@ -332,10 +336,12 @@ void cuda_conv_free(cuda_dev_t *dev)
 int cuda_measure(k_dev_t *device, int on)
 {
     cuda_dev_t *dev = cuda_dev(device);
-    if (on && !dev->measuring)
+    if (on && !dev->measuring) {
         dev->conv->measured_ns = 0;
+        dev->conv->unmeasured = 0;
+    }
     dev->measuring = on != 0;
-    return 0;
+    return on ? 0 : dev->conv->unmeasured;
 }
 
 int64_t cuda_choices(k_dev_t *device, char *text, uint64_t bytes)

@@ -31,6 +31,7 @@ struct cuda_conv {
     conv_choices_t choices;
     cudaEvent_t from, to;              /* of what is measured */
     uint64_t measured_ns;              /* host time spent on it since measure(1) */
+    int unmeasured;                    /* shapes since then for which none was left */
     char header[CUDA_ERROR_BYTES / 2]; /* first line of the choices' text */
 };
 
