@@ -287,61 +287,68 @@ static void round_trip(const options_t *o)
     assert_same_values(o, &back);
 }
 
+/* What a YAML reader would take for something else. */
+static const char *const names[] = {"none",
+                                    "True",
+                                    "1",
+                                    "-x",
+                                    "a: b",
+                                    "# c",
+                                    "it's",
+                                    "\"q\"",
+                                    "back\\slash",
+                                    "~",
+                                    "[a]",
+                                    "{a}",
+                                    "1e3",
+                                    "0x1F",
+                                    "*a",
+                                    "&a",
+                                    "!t",
+                                    "%d",
+                                    "@",
+                                    "`",
+                                    " lead",
+                                    "trail ",
+                                    "a  b",
+                                    "\xC3\xA4\xE2\x82\xAC",
+                                    "\xF0\x9F\x90\x9F",
+                                    "nul\xE2\x80\xA8line",
+                                    "\xEF\xBB\xBF mark",
+                                    "\xC2\x85nel",
+                                    "---",
+                                    "...",
+                                    "?",
+                                    "- a",
+                                    "a,b",
+                                    "null",
+                                    "yes",
+                                    "=",
+                                    "<<",
+                                    "1:30",
+                                    ".5",
+                                    "_1"};
+
+static void names_read_back(options_t *o)
+{
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        options_default(o); /* clears what a longer text left behind its end */
+        memset(o->model, 0, sizeof o->model);
+        memset(o->name, 0, sizeof o->name);
+        snprintf(o->name, sizeof o->name, "%s", names[i]);
+        snprintf(o->data, sizeof o->data, "/a/%s/data.yaml", names[i]);
+        snprintf(o->model, sizeof o->model, "%s", names[i]);
+        round_trip(o);
+    }
+}
+
 static void dumps_read_back_exactly(void **state)
 {
     (void)state;
     options_t o;
     options_default(&o);
     round_trip(&o);
-    static const char *const names[] = {"none",
-                                        "True",
-                                        "1",
-                                        "-x",
-                                        "a: b",
-                                        "# c",
-                                        "it's",
-                                        "\"q\"",
-                                        "back\\slash",
-                                        "~",
-                                        "[a]",
-                                        "{a}",
-                                        "1e3",
-                                        "0x1F",
-                                        "*a",
-                                        "&a",
-                                        "!t",
-                                        "%d",
-                                        "@",
-                                        "`",
-                                        " lead",
-                                        "trail ",
-                                        "a  b",
-                                        "\xC3\xA4\xE2\x82\xAC",
-                                        "\xF0\x9F\x90\x9F",
-                                        "nul\xE2\x80\xA8line",
-                                        "\xEF\xBB\xBF mark",
-                                        "\xC2\x85nel",
-                                        "---",
-                                        "...",
-                                        "?",
-                                        "- a",
-                                        "a,b",
-                                        "null",
-                                        "yes",
-                                        "=",
-                                        "<<",
-                                        "1:30",
-                                        ".5",
-                                        "_1"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        options_default(&o); /* clears what a longer text left behind its end */
-        memset(o.model, 0, sizeof o.model);
-        memset(o.name, 0, sizeof o.name);
-        snprintf(o.name, sizeof o.name, "%s", names[i]);
-        snprintf(o.data, sizeof o.data, "/a/%s/data.yaml", names[i]);
-        snprintf(o.model, sizeof o.model, "%s", names[i]);
-        round_trip(&o);
-    }
+    names_read_back(&o);
     /* Doubles with all their digits, in every real field. */
     o.lr0 = 1.0 / 3;
     o.momentum = 0.1 + 0.2;
