@@ -28,7 +28,7 @@ typedef struct {
 } exchange_shared_t;
 typedef int (*exchange_rank_fn)(const exchange_shared_t *s, uint32_t rank, uint32_t ranks);
 /* Runs fn in a process for each rank; fails where one does not return 0, or not within the time. */
-enum { EXCHANGE_RIG_RANKS = 3, EXCHANGE_RIG_TIME_OUT_S = 60 };
+enum { EXCHANGE_RIG_RANKS = 3, EXCHANGE_RIG_TIME_OUT_S = 120 };
 void exchange_run_ranks(uint32_t ranks, exchange_rank_fn fn);
 
 /* Everything before exchange_open. */

@@ -36,8 +36,8 @@ leave() {
 trap leave EXIT
 trap 'exit 130' INT TERM
 
-# Seconds that a test may take: 120, or what tests/limits says; "slow" there is for --quick.
-limit_of() { awk -v n="$1" '$1 == n { print $2, $3; found = 1 } END { if (!found) print 120 }' tests/limits; }
+# Seconds that a test may take: 240, or what tests/limits says; "slow" there is for --quick.
+limit_of() { awk -v n="$1" '$1 == n { print $2, $3; found = 1 } END { if (!found) print 240 }' tests/limits; }
 
 wanted() {
     [ -z "$names" ] && return 0

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { LINES = 2000, ROOM = 64 << 10, READ_MS = 20000 };
+enum { LINES = 2000, ROOM = 64 << 10, READ_MS = 60000 };
 
 static char *text;
 

@@ -98,7 +98,7 @@ static int report_bad(worker_t *w)
     bad.position = 5;
     snprintf(bad.reason, sizeof bad.reason, "cut short");
     worker_send(w, &bad, sizeof bad);
-    uint64_t until = clock_ns() + 5000000000ull;
+    uint64_t until = clock_ns() + 60000000000ull;
     while (heard[1].number == 0 && clock_ns() < until)
         if (worker_poll(w, 50, on_message, NULL) < 0)
             break;

@@ -367,7 +367,7 @@ static int run(const char *fake, const char *plan, const char *device, const cha
     setenv("FAKE", fake, 1);
     setenv("FAKE_PLAN", plan, 1);
     config.bin_dir = bin;
-    config.devices_s = 1;
+    config.devices_s = strcmp(fake, "hang") == 0 ? 1 : 60;
     config.view = (coordinator_view_t){.note = on_note};
     int rc = coordinator_run(&config);
     print_message("%s, %s: %d %s\n", device, batch, rc, rc < 0 ? err_text() : "");

@@ -360,7 +360,8 @@ static int apart_rank(const exchange_shared_t *s, uint32_t rank, uint32_t ranks)
     fake.never[1] = 2;
     NEED(open_fake(s, rank, ranks, &r) == 0);
     collective_close(&fake.coll);
-    r.w.options.init_timeout = 1;
+    r.w.options.init_timeout = 2;
+    NEED(collective_barrier(r.t.coll) == 0); /* all are up */
     NEED(exchange_open(&r.t) == ERR_TIMEOUT);
     char own[64];
     snprintf(own, sizeof own, "rank %u (GPU %u): connecting to the other devices has taken", rank,
@@ -412,7 +413,8 @@ static int broken_rank(const exchange_shared_t *s, uint32_t rank, uint32_t ranks
     fake.broken = rank == 1;
     fake.polls = rank == 0 ? 1 << 30 : 0;
     NEED(open_fake(s, rank, ranks, &r) == 0);
-    r.w.options.init_timeout = 1;
+    r.w.options.init_timeout = 2;
+    NEED(collective_barrier(r.t.coll) == 0); /* both are up */
     int rc = exchange_open(&r.t);
     if (rank == 1)
         NEED(rc == ERR_FAILED && HAS("rank 1 (GPU 1): communicator"));
@@ -437,13 +439,13 @@ static int absent_rank(const exchange_shared_t *s, uint32_t rank, uint32_t ranks
     if (rank == 1) {
         board_set_phase(r.w.page, BOARD_BUILD);
         board_set_stage(r.w.page, BOARD_STAGE_CONTEXT);
-        for (int i = 0; i < 600 && !atomic_load(&r.w.hub->abort_word); i++)
+        for (int i = 0; i < 1200 && !atomic_load(&r.w.hub->abort_word); i++)
             usleep(50000);
         exchange_rig_close(&r);
         return 0;
     }
     const board_page_t *other = board_page(r.w.board, 1);
-    for (int i = 0; i < 600 && atomic_load(&other->stage) != BOARD_STAGE_CONTEXT; i++)
+    for (int i = 0; i < 1200 && atomic_load(&other->stage) != BOARD_STAGE_CONTEXT; i++)
         usleep(50000);
     NEED(exchange_open(&r.t) == ERR_TIMEOUT);
     NEED(HAS("for rank 1, which is building the model (opening its device)"));
@@ -460,21 +462,23 @@ static void an_absent_rank_is_named(void **state)
 
 /* ---- waits ---- */
 
-/* One look with the clock of the last one set back, so that it takes place. */
+enum { LOOK_S = 20, PATIENCE_S = 150 };
+
+/* One look with the clocks set back: it takes place, and LOOK_S seconds have passed since the one before. */
 static int look_again(struct exchange *x)
 {
-    x->looked_ns = clock_ns() - 150 * 1000000ull;
+    const uint64_t now = clock_ns(), step = LOOK_S * 1000000000ull;
+    x->looked_ns = now - 150 * 1000000ull;
+    x->since_ns -= step; /* below zero it wraps, as the difference does */
     return exchange_check(x->t);
 }
 
-/* Repeats looks until one fails; 0 when none did within `looks`. */
+/* Repeats looks until one fails; 0 when none did within n. */
 static int looks(struct exchange *x, int n)
 {
     int rc = 0;
-    for (int i = 0; i < n && rc == 0; i++) {
+    for (int i = 0; i < n && rc == 0; i++)
         rc = look_again(x);
-        usleep(20000);
-    }
     return rc;
 }
 
@@ -500,7 +504,7 @@ static int waiting_rank(const exchange_shared_t *s, uint32_t rank, uint32_t rank
     r.t.ranks = 2;
     rig_worker(&s->s, 1, &other);
     board_set_phase(other.page, BOARD_FORWARD);
-    collective_deadline(r.t.coll, 0.15);
+    collective_deadline(r.t.coll, PATIENCE_S);
     NEED(looks(&x, 15) == 0); /* nothing was launched */
     atomic_store(&r.w.page->sums_launched, 9);
     counters(r.w.board, 0, 8, 7);

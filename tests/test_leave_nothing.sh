@@ -54,7 +54,7 @@ start() {
     rm -f slow.pid
     until [ -s "$listed" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 1000 ] && kill -0 $pid 2>/dev/null || fail 'it is not listed'
+        [ $tries -lt 6000 ] && kill -0 $pid 2>/dev/null || fail 'it is not listed'
         sleep 0.01
     done
     endpoint=$(sed -n 's,^endpoint=ipc://,,p' "$listed")
@@ -65,7 +65,7 @@ until_status() {
     tries=0
     until "$sluice" status $pid >status.txt 2>status.err && awk "$1 { n++ } END { exit n == 0 }" status.txt; do
         tries=$((tries + 1))
-        [ $tries -lt 1500 ] && kill -0 $pid 2>/dev/null || fail "never saw $1"
+        [ $tries -lt 6000 ] && kill -0 $pid 2>/dev/null || fail "never saw $1"
         sleep 0.01
     done
 }
@@ -82,7 +82,7 @@ step() {
     until kill -STOP "$stepped" 2>/dev/null && "$sluice" status $pid >status.txt 2>status.err &&
         awk "\$1 == \"$1\" && $2 { n++ } END { exit n == 0 }" status.txt; do
         tries=$((tries + 1))
-        [ $tries -lt 1500 ] && kill -CONT "$stepped" 2>/dev/null || fail "$1 never stood still where $2"
+        [ $tries -lt 6000 ] && kill -CONT "$stepped" 2>/dev/null || fail "$1 never stood still where $2"
         sleep 0.01
     done
 }
@@ -198,10 +198,21 @@ for stage in starting training validation checkpoint; do
     until_status "\$1 == \"loader-0\" && \$2 != \"$old\""
     kills=$((kills + 1))
 done
-kill -INT $pid
-until_status '/: (stopping|ending)/' 2>/dev/null
-kill -KILL "$(child loader-1)" 2>/dev/null
-nothing_left
+# In the end of a run too, which takes a moment only: should it be missed, another one is ended.
+seen=no
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    kill -INT $pid
+    while kill -0 $pid 2>/dev/null; do
+        "$sluice" status $pid >status.txt 2>status.err && grep -Eq ': (stopping|ending)' status.txt && seen=yes && break
+        sleep 0.01
+    done
+    kill -KILL "$(child loader-1)" 2>/dev/null
+    nothing_left
+    [ $seen = no ] || break
+    start loader
+    reach training
+done
+[ $seen = yes ] || fail 'never seen at its end'
 
 # Several at once, and all but one.
 killed training coordinator scribe
@@ -309,7 +320,7 @@ pid=$!
 tries=0
 until [ -s "sluice/$pid.run" ]; do
     tries=$((tries + 1))
-    [ $tries -lt 1000 ] && kill -0 $pid 2>/dev/null || fail 'it is not listed'
+    [ $tries -lt 6000 ] && kill -0 $pid 2>/dev/null || fail 'it is not listed'
     sleep 0.01
 done
 reach training
@@ -327,7 +338,7 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     tries=0
     until ls sluice/*.run >/dev/null 2>&1; do
         tries=$((tries + 1))
-        [ $tries -lt 1000 ] && kill -0 $shell 2>/dev/null || fail 'it is not listed'
+        [ $tries -lt 6000 ] && kill -0 $shell 2>/dev/null || fail 'it is not listed'
         sleep 0.01
     done
     pid=$(basename sluice/*.run .run)
@@ -338,7 +349,7 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     tries=0
     until gone $pid; do
         tries=$((tries + 1))
-        [ $tries -lt 300 ] || fail 'it goes on without its terminal'
+        [ $tries -lt 600 ] || fail 'it goes on without its terminal'
         sleep 0.1
     done
     grep -q '"event":"end","exit":5' runs/terminal/events.jsonl || fail "it ended otherwise: $(tail -n 3 runs/terminal/events.jsonl)"

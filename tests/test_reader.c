@@ -24,7 +24,7 @@
 
 #include <cmocka.h>
 
-enum { DEPTH = 8, DEADLINE_MS = 20000 };
+enum { DEPTH = 8, DEADLINE_MS = 60000 };
 
 /* What the next calls of pread are to meet: an errno each, or -1 for a read that comes short. */
 static struct {

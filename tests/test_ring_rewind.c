@@ -50,7 +50,7 @@ static void fill_cell(ring_t *ring, uint64_t seq, uint32_t cell)
 
 static void check_batch(ring_t *ring, uint64_t seq)
 {
-    uint64_t deadline = clock_ns() + 20000000000ull;
+    uint64_t deadline = clock_ns() + 60000000000ull;
     while (!ring_wait_batch(ring, seq, FUTEX_RECHECK_MS))
         assert_true(clock_ns() < deadline);
     for (uint32_t c = 0; c < CELLS; c++) {
@@ -232,7 +232,7 @@ static void start_loader(loader_t *l, pthread_t *thread, uint32_t owner)
 
 static uint64_t rewind_with(ring_t *ring, loader_t *loaders, _Atomic uint32_t *wanted, uint64_t seq)
 {
-    uint64_t deadline = clock_ns() + 20000000000ull;
+    uint64_t deadline = clock_ns() + 60000000000ull;
     uint32_t raised = ring_raise(ring);
     atomic_store(wanted, raised);
     for (int i = 0; i < THREADS; i++)

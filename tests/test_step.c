@@ -127,7 +127,7 @@ static void two_ranks(const char *const *words, float *sum0, float *sum1)
         pid[k] = fork();
         assert_true(pid[k] >= 0);
         if (pid[k] == 0) {
-            alarm(60);
+            alarm(120);
             _exit(gradient_rank(&s, k, words, out[k]) == 0 ? 0 : 1);
         }
     }

@@ -46,7 +46,7 @@ mount_slow() {
     tries=0
     until grep -q '^ready' slowfs.log; do
         tries=$((tries + 1))
-        if [ $tries -ge 100 ] || ! kill -0 $server 2>/dev/null; then
+        if [ $tries -ge 600 ] || ! kill -0 $server 2>/dev/null; then
             echo "a file system in user space cannot be mounted here: $(cat slowfs.err)"
             exit 77
         fi
@@ -61,7 +61,7 @@ tell() {
     tries=0
     until [ "$(grep -c '^ok' slowfs.log)" -gt "$told" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 500 ] || fail "slowfs does not hear '$*'"
+        [ $tries -lt 3000 ] || fail "slowfs does not hear '$*'"
         sleep 0.02
     done
 }
@@ -97,7 +97,7 @@ start() {
 }
 
 # status: of the run, within the time that a command may take; the storage is not asked.
-status() { timeout 5 "$sluice" status $pid >status.txt 2>status.err; }
+status() { timeout 20 "$sluice" status $pid >status.txt 2>status.err; }
 shows() { status && awk "$1 { n++ } END { exit n == 0 }" status.txt; }
 images() { status && awk '$1 == "rank-0" { for (i = 1; i < NF; i++) if ($(i + 1) == "images,") print $i }' status.txt; }
 child() { awk -v n="$1" '$1 == n { print $2; exit }' status.txt; }
@@ -133,36 +133,36 @@ mount_slow
 # The run directory hangs in a checkpoint: training goes on, it is said who waits for what, and the files
 # are there when it answers again.
 start checkpoint data="$work/many/data.yaml" project="$work/mnt/runs" epochs=5000
-within 300 trains 0
-within 300 test -s mnt/runs/checkpoint/weights/last.state.safetensors
+within 1200 trains 0
+within 1200 test -s mnt/runs/checkpoint/weights/last.state.safetensors
 tell hang write,fsync 'runs/*/weights/*'
-within 300 held write
+within 1200 held write
 before=$(images)
-within 300 trains $((before + 200))
-within 50 shows '$1 == "scribe" && $3 == "checkpointing"'
-within 300 said 'storage of .*mnt/runs/checkpoint .*does not answer: the scribe (pid .*training goes on'
+within 1200 trains $((before + 200))
+within 600 shows '$1 == "scribe" && $3 == "checkpointing"'
+within 1200 said 'storage of .*mnt/runs/checkpoint .*does not answer: the scribe (pid .*training goes on'
 old=$(stat -c %Y.%i store/runs/checkpoint/weights/last.state.safetensors)
 tell release
-within 100 said 'answers again'
+within 600 said 'answers again'
 newer() { [ "$(stat -c %Y.%i store/runs/checkpoint/weights/last.state.safetensors)" != "$old" ]; }
-within 200 newer
+within 900 newer
 timeout 60 "$sluice" stop checkpoint >stop.out 2>&1 || fail "stop: exit status $?: $(cat stop.out)"
 ended 5 'after'
 [ -z "$(find store/runs -name '.sluice*' -o -name '*sluice-tmp')" ] || fail 'a lock or temporary file is left'
 
 # It hangs for ever, and the user stops: bounded, with a sentence; who cannot be ended is named.
 start forever $local_data project="$work/mnt/runs" epochs=5000 stop_deadline=3
-within 300 trains 0
-within 300 test -s mnt/runs/forever/weights/last.state.safetensors
+within 1200 trains 0
+within 1200 test -s mnt/runs/forever/weights/last.state.safetensors
 status
 scribe=$(child scribe)
 tell hang all '*'
-within 300 held
+within 1200 held
 ln -s mnt/runs elsewhere
-timeout 5 "$sluice" status "$work/mnt/runs/forever" >status.txt || fail 'status waits for the storage'
-timeout 5 "$sluice" status "$work/elsewhere/forever" >status.err 2>&1
+timeout 20 "$sluice" status "$work/mnt/runs/forever" >status.txt || fail 'status waits for the storage'
+timeout 20 "$sluice" status "$work/elsewhere/forever" >status.err 2>&1
 [ $? -ne 124 ] || fail 'status waits for the storage behind a link'
-timeout 5 "$sluice" ps >ps.out || fail 'ps waits for the storage'
+timeout 20 "$sluice" ps >ps.out || fail 'ps waits for the storage'
 grep -q 'mnt/runs/forever' ps.out || fail "ps shows $(cat ps.out)"
 timeout 60 "$sluice" stop "$work/mnt/runs/forever" >stop.out 2>&1
 [ $? -eq 1 ] || fail "stop: $(cat stop.out)"
@@ -177,11 +177,11 @@ mount_slow
 # Without files that have no name: a scribe that is killed in a write leaves one, which others remove.
 for victim in scribe coordinator; do
     start "cut-$victim" $local_data project="$work/mnt/runs" epochs=5000
-    within 300 trains 0
+    within 1200 trains 0
     [ -e "store/runs/$name/.sluice.lock" ] || fail 'no lock file where one is needed'
     tell delay write 'runs/*/weights/.*' 20
     temporary() { [ -n "$(find "store/runs/$name" -name '*sluice-tmp')" ]; }
-    within 300 temporary
+    within 1200 temporary
     status
     [ $victim = scribe ] && kill -KILL "$(child scribe)" || kill -KILL $pid
     tell release
@@ -192,7 +192,7 @@ done
 
 # Another start meets the lock file, and says whose it is.
 start first $local_data project="$work/mnt/runs" epochs=5000
-within 300 trains 0
+within 1200 trains 0
 first=$pid
 start refused $local_data project="$work/mnt/runs" name=first exist_ok=True
 ended 4 "in use by another run (pid $first, since 20"
@@ -204,23 +204,32 @@ wait $pid
 stream() { sed -n 's/.*"event":"epoch".*"stream":"\([0-9a-f]*\)".*/\1/p' "runs/$1/events.jsonl"; }
 unmount
 mount_slow direct
-start plain $local_data project="$work/runs" epochs=4 digest=True
-ended 0 'done after 4 epochs'
-start data $slow_data project="$work/runs" epochs=4 digest=True
-within 300 trains 0
-tell hang read 'data/images/train/*'
-within 100 held read
-within 100 shows '$1 == "rank-0" && /waiting for data/'
-within 100 shows "/^ +(open|read) for .* s: .*data\\/images\\/train\\//"
+start plain $local_data project="$work/runs" epochs=16 digest=True
+ended 0 'done after 16 epochs'
+# A run that has read all that it needs by then is begun again.
+over() { gone $pid; }
+held_or_over() { held read || over; }
+for try in 1 2 3 4 5 6 7 8; do
+    rm -rf runs/data
+    start data $slow_data project="$work/runs" epochs=16 digest=True
+    within 1200 trains 0
+    tell hang read 'data/images/train/*'
+    within 600 held_or_over
+    held read && break
+    wait $pid
+    tell release
+done
+within 600 shows '$1 == "rank-0" && /waiting for data/'
+within 600 shows "/^ +(open|read) for .* s: .*data\\/images\\/train\\//"
 tell release
-ended 0 'done after 4 epochs'
+ended 0 'done after 16 epochs'
 [ -n "$(stream plain)" ] && [ "$(stream data)" = "$(stream plain)" ] || fail 'another stream after a data set that hung'
 
 # A stop while it hangs, and a scan that hangs.
 start datastop $slow_data project="$work/runs" epochs=5000 stop_deadline=4
-within 300 trains 0
+within 1200 trains 0
 tell hang read,meta 'data/images/train/*'
-within 100 shows '$1 == "rank-0" && /waiting for data/'
+within 600 shows '$1 == "rank-0" && /waiting for data/'
 timeout 60 "$sluice" stop datastop >stop.out 2>&1
 [ $? -ne 124 ] || fail 'stop: no end'
 wait $pid
@@ -231,8 +240,8 @@ tell release
 within 30 only_left
 tell hang read,meta 'data/images/*'
 start scan $slow_data project="$work/runs" epochs=1
-within 300 shows '/reading the data set/'
-within 100 held
+within 1200 shows '/reading the data set/'
+within 600 held
 kill -INT $pid
 ended 1 'Ctrl-C'
 tell release
@@ -240,15 +249,22 @@ within 30 only_left
 [ ! -e runs/scan ] || fail 'a run directory is left'
 
 # A file that cannot be read any more: another in its place, and an end in good order.
-start eio $slow_data project="$work/runs" epochs=6
-within 300 trains 0
-tell fail read "data/images/train/$(ls store/data/images/train | head -n 1)" EIO
-ended 0 'bad sample: .*Input/output error'
-tell release
+for try in 1 2 3 4 5 6 7 8; do
+    rm -rf runs/eio
+    start eio $slow_data project="$work/runs" epochs=8
+    within 1200 trains 0
+    tell fail read "data/images/train/$(ls store/data/images/train | head -n 1)" EIO
+    wait $pid
+    got=$?
+    tell release
+    said 'bad sample: ' && break
+done
+[ $got -eq 0 ] || fail "exit status $got instead of 0"
+said 'bad sample: .*Input/output error' || fail "does not say 'bad sample', in $try tries"
 
 # Full at a checkpoint: the last good files are whole, it is said, and the end says so too.
 start full $local_data project="$work/mnt/runs" epochs=30
-within 300 test -s store/runs/full/weights/last.state.safetensors
+within 1200 test -s store/runs/full/weights/last.state.safetensors
 tell fail write 'runs/full/weights/*' ENOSPC
 good=$(md5sum <store/runs/full/weights/last.state.safetensors)
 ended 1 'checkpoint of epoch .* was not written: .*No space left on device, .* MB are free'
@@ -264,9 +280,9 @@ start readonly $local_data project="$work/mnt/runs" epochs=2
 ended 4 'Read-only file system'
 tell release
 start readonly $local_data project="$work/mnt/runs" epochs=5000
-within 300 trains 0
+within 1200 trains 0
 tell fail meta 'runs/readonly/weights/.*' EROFS
-within 200 said 'was not written: .*Read-only file system'
+within 900 said 'was not written: .*Read-only file system'
 kill -INT $pid
 ended 1 'was not written'
 tell release
@@ -275,17 +291,17 @@ unmount
 # The same on a small disk that is really full, the logs too.
 if mount -t tmpfs -o size=150m none small 2>/dev/null; then
     start tmpfs $local_data project="$work/small/runs" epochs=5000
-    within 300 test -s small/runs/tmpfs/weights/last.state.safetensors
+    within 1200 test -s small/runs/tmpfs/weights/last.state.safetensors
     dd if=/dev/zero of=small/fill bs=64k >/dev/null 2>&1
-    within 200 said 'was not written: .*No space left on device'
-    within 100 said 'cannot append .*No space left on device, .*lines are left out'
+    within 900 said 'was not written: .*No space left on device'
+    within 600 said 'cannot append .*No space left on device, .*lines are left out'
     before=$(images)
-    within 200 trains $((before + 50))
+    within 900 trains $((before + 50))
     rm small/fill
-    within 200 said 'can be written again'
+    within 900 said 'can be written again'
     old=$(stat -c %i small/runs/tmpfs/weights/last.state.safetensors)
     new_state() { [ "$(stat -c %i small/runs/tmpfs/weights/last.state.safetensors)" != "$old" ]; }
-    within 200 new_state
+    within 900 new_state
     timeout 60 "$sluice" stop tmpfs >stop.out 2>&1 || fail "stop: $(cat stop.out)"
     ended 5 'after'
     umount -l small
@@ -293,9 +309,9 @@ fi
 
 # The run directory is removed under the run.
 start removed $local_data project="$work/runs" epochs=5000
-within 300 trains 0
+within 1200 trains 0
 mv runs/removed runs/moved && rm -rf runs/moved
-within 200 said 'was removed while the run was on'
+within 900 said 'was removed while the run was on'
 kill -INT $pid
 ended 1 'not written'
 within 30 only_left

@@ -129,7 +129,7 @@ static void validate_with(uint32_t ranks, uint32_t n_val, outcome_t *result)
         assert_true(pid[k] >= 0);
         if (pid[k] == 0) {
             outcome_t own;
-            alarm(60);
+            alarm(120);
             _exit(validating_rank(&s, k, ranks, n_val, k == 0 ? outcome : &own) == 0 ? 0 : 1);
         }
     }

@@ -2,18 +2,30 @@
 
 #include <time.h>
 
-double clock_s(void)
+enum { LATE_MS = 250 };
+
+static double lost;
+
+static double now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+double clock_s(void)
+{
+    return now() - lost;
+}
+
 void clock_sleep(double seconds)
 {
     struct timespec t = {.tv_sec = (time_t)seconds};
+    double since = now();
     t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
     nanosleep(&t, NULL);
+    double over = now() - since - seconds;
+    lost += over > LATE_MS / 1e3 ? over : 0;
 }
 
 /* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. */

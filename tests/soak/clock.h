@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* Seconds of CLOCK_MONOTONIC. */
+/* Seconds of CLOCK_MONOTONIC, less those by which sleeps of this process ended late: a machine that stands still, or
+ * has no CPU for us, is nobody's delay. */
 double clock_s(void);
 void clock_sleep(double seconds);
 
